@@ -1,0 +1,1 @@
+"""Messages, leases and processes: what carries a run from its row to its graph and back."""

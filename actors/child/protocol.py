@@ -1,0 +1,121 @@
+"""What crosses the pipe between a worker and a graph process, and what an event looks like in Redis.
+
+A frame is ``u32 total`` ``u32 head`` ``head`` bytes of JSON and then the body: bytes that are relayed
+without being parsed (input, state, answers). Both lengths are big-endian; ``total`` counts what comes
+after itself. No pickle crosses the pipe. Frames travel on an inherited socket, never on stdout, so
+nothing that user code prints can corrupt them.
+
+Worker → graph process
+    init      {project, database_url, redis_url, settings…}  first frame: what to load, where to write
+    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata}   body: the run's kwargs
+    stop      {run_id, attempt, step}  step: "cancel" (its task) | "interrupt" (its thread or coroutine)
+    ping      {n}                     answered by the event loop: proves that it turns
+    inspect   {id, op}                body: arguments
+    retire    {}                      end when the last run has ended
+Graph process → worker
+    ready     {graphs: [...], broken: {graph_id: reason}}
+    outcome   {run_id, attempt, kind, ...}   body: see ``pack_parts``
+    pong      {n}
+    answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+_LENGTHS = struct.Struct(">II")
+_LENGTH = struct.Struct(">I")
+
+MAX_FRAME_BYTES = 1 << 30
+"""A longer frame means that the stream is out of step; the reader gives up on the process."""
+
+
+class BrokenFrame(Exception):
+    """The bytes on the pipe are not a frame: the two sides are out of step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message on the pipe: what it is, its small named values, and a body to relay."""
+
+    kind: str
+    head: dict[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame's bytes, lengths included."""
+    head = orjson.dumps({"kind": frame.kind, **frame.head}, option=orjson.OPT_NON_STR_KEYS)
+    return b"".join(
+        (_LENGTHS.pack(4 + len(head) + len(frame.body), len(head)), head, frame.body)
+    )
+
+
+class Decoder:
+    """Cuts a byte stream into frames, however the bytes arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterable[Frame]:
+        """Yields each frame that ``data`` completes. Raises BrokenFrame when out of step."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTHS.size:
+            total, head_size = _LENGTHS.unpack_from(self._buffer)
+            if total > MAX_FRAME_BYTES or head_size + 4 > total:
+                raise BrokenFrame(f"frame of {total} bytes with a head of {head_size}")
+            end = _LENGTH.size + total
+            if len(self._buffer) < end:
+                return
+            head = orjson.loads(bytes(self._buffer[8 : 8 + head_size]))
+            body = bytes(self._buffer[8 + head_size : end])
+            del self._buffer[:end]
+            yield Frame(head.pop("kind"), head, body)
+
+
+def pack_parts(parts: dict[str, bytes]) -> tuple[dict[str, int], bytes]:
+    """Several named byte strings as one body: ``({name: length}, joined)``, in order.
+
+    An outcome's body carries ``values``, ``interrupts`` and ``result`` this way, so that a state of
+    100 MB is never escaped into another JSON text.
+    """
+    return {name: len(part) for name, part in parts.items()}, b"".join(parts.values())
+
+
+def unpack_parts(lengths: dict[str, int], body: bytes) -> dict[str, bytes]:
+    """The inverse of ``pack_parts``."""
+    parts, at = {}, 0
+    for name, length in lengths.items():
+        parts[name] = body[at : at + length]
+        at += length
+    return parts
+
+
+# Events in Redis: one stream a run. The same names are used by the writer here, by the worker that
+# writes the end, and by the reader in the gateway.
+
+WAKE_CHANNEL = "callboard:wake"
+"""Published with a run's id after each batch of its events; says only "read on"."""
+
+
+def events_key(run_id: str) -> str:
+    """Key of the Redis Stream that holds the events of a run."""
+    return f"callboard:run:{run_id}:events"
+
+
+FIELD_NAME = b"e"
+"""The event's name as the wire has it: ``values``, ``updates|child:uuid``, ``metadata`` …"""
+FIELD_DATA = b"d"
+"""The event's data: JSON bytes on one line, relayed as they are."""
+FIELD_ATTEMPT = b"a"
+"""The attempt that wrote it (the fencing token). Readers drop entries of an older attempt."""
+FIELD_SEQ = b"n"
+"""Number of the event within its attempt, from 1. A batch sent again after a lost connection
+repeats numbers; readers drop what they have seen."""
+
+END_EVENT = "__end__"
+"""The last entry of a run, written by the worker after the row is settled; data {"status": …}.
+Never sent to clients."""

@@ -1,0 +1,58 @@
+"""The events of runs: what an event is, and how it is read and ended, whatever carries it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a run.
+
+    id: ``<ms>-<n>``, rising and unique within the run; what ``Last-Event-ID`` names.
+    name: as the wire has it (``values``, ``updates|child:uuid``, ``metadata``, ``error`` …).
+    data: JSON bytes on one line.
+    attempt: the attempt that wrote it.
+    """
+
+    id: str
+    name: str
+    data: bytes
+    attempt: int
+
+
+START = "0-0"
+"""Cursor before the first event."""
+LIVE = "$"
+"""Cursor after the last event that exists when the subscription begins."""
+
+
+class EventReader(Protocol):
+    """The gateway's side. Every subscriber is a cursor; slow ones cost a cursor, not memory."""
+
+    def follow(self, run_id: str, after: str = START) -> AsyncIterator[list[Event]]:
+        """Yields batches of events after the cursor, in order and each once, until the run's end.
+
+        Ends by itself after the end marker, or when the row is terminal and nothing more is
+        stored. An empty batch is never yielded. Entries of an attempt older than one already seen
+        are dropped, and so are repeats of a batch sent twice. Heartbeats are the caller's.
+        """
+        ...
+
+    async def ended(self, run_id: str) -> None:
+        """Returns as soon as the run is terminal (or gone), within milliseconds of its end."""
+        ...
+
+
+class EventEnds(Protocol):
+    """The worker's side: writes what comes after the row is settled."""
+
+    async def end(
+        self, run_id: str, attempt: int, status: str, error: bytes | None = None
+    ) -> None:
+        """Appends the ``error`` event, if any, and the end marker, and wakes all readers.
+
+        error: JSON bytes ``{"error": class, "message": text}``. Never raises for a Redis that is
+        gone: readers find the end in the row.
+        """
+        ...

@@ -1,0 +1,76 @@
+"""Why an attempt ended, as values, and what that means for the row. Pure: effects are the caller's."""
+
+from dataclasses import dataclass
+
+from persistence.lifecycle import CancelAction
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the thread looks like after an attempt; every part is JSON bytes, ready to relay.
+
+    values: the root state's values, or None when they could not be read.
+    interrupts: ``{task_id: [{"id","value"}]}``, ``{}`` when there are none.
+    next: names of the nodes left to do; not empty means that the thread is interrupted.
+    result: what ``wait`` and ``join`` answer (the values, with ``__interrupt__`` at an interrupt);
+        None when it equals ``values``.
+    """
+
+    values: bytes | None = None
+    interrupts: bytes = b"{}"
+    next: tuple[str, ...] = ()
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The graph came to an end or stopped at an interrupt or breakpoint."""
+
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The graph raised. ``error`` is the class name, ``message`` the text that clients may see."""
+
+    error: str
+    message: str
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The attempt was stopped because a client asked for it."""
+
+    action: CancelAction
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt was stopped because it ran longer than ``limit`` seconds."""
+
+    limit: float
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The graph process died under the attempt. ``reason`` says how, for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The attempt was stopped through no fault of its own (drain, neighbour): costs no retry."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Another attempt owns the run: nothing may be written."""
+
+
+Outcome = Succeeded | Failed | Cancelled | TimedOut | Crashed | HandedBack | LeaseLost

@@ -1,0 +1,1 @@
+"""The graph processes, seen from outside: started, placed, watched, stopped."""

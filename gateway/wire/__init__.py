@@ -1,0 +1,1 @@
+"""The JSON that LangGraph clients speak."""

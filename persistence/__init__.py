@@ -1,0 +1,1 @@
+"""Rows: the durable truth. Imports nothing else of ours."""

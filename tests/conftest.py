@@ -1,0 +1,122 @@
+"""Real services for every test: one Postgres and one Valkey a session, a clean database a test.
+
+The services are started here, from the same embedded servers that ``callboard up`` uses, unless
+``TEST_DATABASE_URL`` and ``TEST_REDIS_URL`` name running ones (``scripts/test`` does not set them).
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+import redis
+
+_logical_databases = itertools.count()
+
+
+def _with_database(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"/{name}"))
+
+
+def _await_service(probe: str, attempt: object) -> None:
+    """Calls ``attempt`` until it no longer raises; fails after 30 s."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            attempt()  # type: ignore[operator]  # a zero-argument probe
+            return
+        except (psycopg.OperationalError, redis.ConnectionError):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{probe} did not become ready in 30 s") from None
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def service_folder() -> Iterator[Path]:
+    """A short path for sockets and data (a Unix socket's path may have 107 bytes)."""
+    folder = Path(tempfile.mkdtemp(prefix="cb-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(service_folder: Path) -> Iterator[str]:
+    """URL of a Postgres server, without fsync."""
+    if url := os.environ.get("TEST_DATABASE_URL"):
+        yield url
+        return
+    from callboard import embedded
+
+    server = embedded.start_postgres(service_folder / "pg", durable=False)
+    _await_service("Postgres", lambda: psycopg.connect(server.url).close())
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server(service_folder: Path) -> Iterator[str]:
+    """URL of a Valkey server, without a database number."""
+    if url := os.environ.get("TEST_REDIS_URL"):
+        yield url
+        return
+    from callboard import embedded
+
+    server = embedded.start_valkey(service_folder / "valkey", durable=False)
+    _await_service("Valkey", lambda: redis.Redis.from_url(server.url).ping())
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres_server: str) -> Iterator[str]:
+    """Name of a database with all tables, migrated once; each test gets a clone."""
+    from persistence import migrate
+
+    name = f"template_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+    migrate.upgrade(_with_database(postgres_server, name))
+    yield name
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """URL of a fresh, migrated database."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template_database}" STRATEGY FILE_COPY')
+    yield _with_database(postgres_server, name)
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty logical database of its own."""
+    url = f"{redis_server.rstrip('/')}/{next(_logical_databases) % 16}"
+    client = redis.Redis.from_url(url)
+    client.flushdb()
+    client.close()
+    return url
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
