@@ -7,10 +7,12 @@ The services are started here, from the same embedded servers that ``callboard u
 import itertools
 import os
 import shutil
+import socket
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -89,20 +91,17 @@ def template_database(postgres_server: str) -> Iterator[str]:
         admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-@pytest.fixture
-def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
-    """URL of a fresh, migrated database."""
+@contextmanager
+def _clone(postgres_server: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(postgres_server, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template_database}" STRATEGY FILE_COPY')
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
     yield _with_database(postgres_server, name)
     with psycopg.connect(postgres_server, autocommit=True) as admin:
         admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-@pytest.fixture
-def redis_url(redis_server: str) -> str:
-    """URL of an empty logical database of its own."""
+def _empty_redis(redis_server: str) -> str:
     url = f"{redis_server.rstrip('/')}/{next(_logical_databases) % 16}"
     client = redis.Redis.from_url(url)
     client.flushdb()
@@ -110,13 +109,45 @@ def redis_url(redis_server: str) -> str:
     return url
 
 
-@pytest.fixture
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    import socket
-
+def _unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture
+def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """URL of a fresh, migrated database."""
+    with _clone(postgres_server, template_database) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty logical database of its own."""
+    return _empty_redis(redis_server)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    return _unused_port()
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """URL of a migrated database that the tests of a module share."""
+    with _clone(postgres_server, template_database) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_redis_url(redis_server: str) -> str:
+    """URL of a logical database that the tests of a module share."""
+    return _empty_redis(redis_server)
+
+
+@pytest.fixture(scope="module")
+def module_port() -> int:
+    """A TCP port for what the tests of a module share."""
+    return _unused_port()
