@@ -29,7 +29,7 @@ KINDS = {
 }
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def _eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true value of ``check``; fails naming ``what`` when there is none in time."""
     deadline = time.monotonic() + seconds
     while True:
@@ -81,14 +81,14 @@ class Topology:
             assert self.process.poll() is None, (self.folder / "up.log").read_text()[-4000:]
             return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
 
-        eventually(ready, "the topology is ready")
+        _eventually(ready, "the topology is ready")
 
     def stop(self) -> int:
         assert self.process is not None
         left = self._tree()
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
-        gone, alive = psutil.wait_procs(left, timeout=5)
+        _gone, alive = psutil.wait_procs(left, timeout=5)
         for process in alive:
             process.kill()
         assert not alive, f"left behind: {alive}"
@@ -171,9 +171,15 @@ class SideEffects:
             entries = [entry for entry in self.read() if entry["node"] == node]
             return entries[times - 1] if len(entries) >= times else None
 
-        return eventually(begun, f"step {node} begins")
+        return _eventually(begun, f"step {node} begins")
 
 
 @pytest.fixture
 def side_effects(tmp_path: Path) -> SideEffects:
     return SideEffects(tmp_path / "side-effects")
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Waits for an event: ``eventually(check, "what is awaited", seconds=60)``."""
+    return _eventually

@@ -1,8 +1,8 @@
 """One scriptable graph for every fault: the input says, step by step, what its nodes do.
 
-Input ``{"script": [[verb, argument], …]}``: each pair is one superstep. ``{"log": path}`` names a file
-to which every step appends one JSON line ``{run, node, attempt, pid, at}`` before it acts, so that a
-test sees which side effects happened, in which attempt and in which process.
+Input ``{"script": [[verb, argument], …]}``: each pair is one superstep. ``{"log": path}`` names a
+file to which every step appends one JSON line ``{run, node, attempt, pid, at}`` before it acts, so
+that a test sees which side effects happened, in which attempt and in which process.
 """
 
 import asyncio
