@@ -1,3 +1,3 @@
-"""The command line: reads the environment and the project, and starts the parts with plain values."""
+"""The command line: reads environment and project, and starts the parts with plain values."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it is called: ``version`` is instant."""
+"""The command line. Each command imports what it needs when called: ``version`` is instant."""
 
 import sys
 from pathlib import Path

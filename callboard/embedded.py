@@ -159,7 +159,8 @@ def exec_postgres(folder: Path, *, durable: bool = True) -> NoReturn:
         settings |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
     arguments = [part for item in settings.items() for part in ("-c", "=".join(item))]
     program = str(programs / "postgres")
-    os.execve(program, [program, "-D", str(cluster), *arguments], _clean_environment())
+    command = [program, "-D", str(cluster), *arguments]
+    os.execve(program, command, _clean_environment())  # noqa: S606  # no shell wanted
 
 
 def exec_valkey(folder: Path, *, port: int = 0, durable: bool = True) -> NoReturn:
@@ -183,7 +184,7 @@ def exec_valkey(folder: Path, *, port: int = 0, durable: bool = True) -> NoRetur
         *("--appendonly", "yes" if durable else "no", "--appendfsync", "everysec"),
         *("--save", "", "--maxmemory-policy", "noeviction"),
     ]
-    os.execv(program, arguments)
+    os.execv(program, arguments)  # noqa: S606  # no shell wanted
 
 
 def _spawn(

@@ -1,7 +1,7 @@
 """What a process may do and how it ends: dying with its parent, and giving up root.
 
-Linux has no call for either in Python's library, hence ``ctypes``. Elsewhere ``die_with_parent`` does
-nothing: an orphan is then found by the lock on its folder or by its port.
+Linux has no call for either in Python's library, hence ``ctypes``. Elsewhere
+``die_with_parent`` does nothing: an orphan is then found by the lock on its folder or by its port.
 """
 
 import ctypes
