@@ -1,14 +1,14 @@
 """What can go wrong with rows.
 
-    PersistenceError
-    ├── Unavailable        Postgres cannot be reached or refuses work for now
-    ├── NotFound           no such row
-    │   ├── ThreadNotFound
-    │   ├── RunNotFound
-    │   └── AssistantNotFound
-    ├── Conflict           the row exists already, or is in a state that forbids the change
-    │   └── ThreadBusy     a run of the thread is pending or running
-    └── StaleLease         another attempt owns the run now
+PersistenceError
+├── Unavailable        Postgres cannot be reached or refuses work for now
+├── NotFound           no such row
+│   ├── ThreadNotFound
+│   ├── RunNotFound
+│   └── AssistantNotFound
+├── Conflict           the row exists already, or is in a state that forbids the change
+│   └── ThreadBusy     a run of the thread is pending or running
+└── StaleLease         another attempt owns the run now
 """
 
 

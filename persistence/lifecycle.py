@@ -60,6 +60,19 @@ class CancelAction(StrEnum):
     """Remove the row and its checkpoints; the thread is as it was before."""
 
 
+class MultitaskStrategy(StrEnum):
+    """What a new run does about pending or running ones of its thread, in the wire's words."""
+
+    REJECT = "reject"
+    """Refuse the new run."""
+    ENQUEUE = "enqueue"
+    """Wait until they have ended."""
+    INTERRUPT = "interrupt"
+    """Stop them and go on from where they stopped."""
+    ROLLBACK = "rollback"
+    """Stop them, remove them and go on from where they started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A legal change of status.

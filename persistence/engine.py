@@ -1,0 +1,203 @@
+"""The one pool of a process, and the one place where Postgres' failures get our names."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from time import monotonic
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_dumps, set_json_loads
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from sqlalchemy import ClauseElement
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from persistence.errors import Unavailable
+from persistence.settings import DatabaseSettings
+from persistence.text import clean, clean_json, dumps
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+Row = dict[str, Any]
+
+_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
+_CHECK_AFTER_IDLE_SECONDS = 1.0
+"""A connection that rested longer is asked for a sign of life before it is lent again."""
+
+
+class JsonText(bytes):
+    """A JSON document to be stored as it is; the statement casts it (``%s::jsonb``)."""
+
+    __slots__ = ()
+
+
+class _JsonTextDumper(Dumper):
+    format = Format.TEXT
+
+    def dump(self, obj: JsonText) -> Buffer:
+        return clean_json(bytes(obj))
+
+
+class _TextDumper(Dumper):
+    """Strings of unknown type, as psycopg's own, that can always be stored."""
+
+    format = Format.TEXT
+
+    def dump(self, obj: str) -> Buffer:
+        try:
+            encoded = obj.encode()
+        except UnicodeEncodeError:
+            return clean(obj).encode()
+        return clean(obj).encode() if b"\0" in encoded else encoded
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(str, _TextDumper)
+    adapters.register_dumper(JsonText, _JsonTextDumper)
+    return adapters
+
+
+class _Connection(AsyncConnection[DictRow]):
+    """A connection that knows when it was last seen alive."""
+
+    last_seen: float = 0.0
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    """Turns "not now" into ``Unavailable``; mistakes in statements or data pass through."""
+    try:
+        yield
+    except (PoolTimeout, PoolClosed, TooManyRequests) as error:
+        raise Unavailable(f"no database connection: {error}") from error
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        raise Unavailable(f"the database is read-only: {error}") from error
+    except psycopg.OperationalError as error:
+        # Class 54, program limit exceeded: this very data is too much, today and tomorrow.
+        if (error.sqlstate or "").startswith("54"):
+            raise
+        raise Unavailable(str(error).strip() or type(error).__name__) from error
+
+
+def _compiled(statement: str | ClauseElement, params: Params) -> tuple[sql.SQL, Params]:
+    if isinstance(statement, str):
+        return sql.SQL(statement), params
+    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    values: dict[str, Any] = dict(compiled.params)
+    if isinstance(params, Mapping):
+        values |= params
+    return sql.SQL(str(compiled)), values
+
+
+class Database:
+    """Statements over a pool of autocommit connections.
+
+    Every method raises ``Unavailable`` when Postgres cannot be reached or refuses work for now.
+    """
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self.settings = settings
+        self._distrusted_before = 0.0
+        unacknowledged = settings.unacknowledged_timeout_seconds
+        self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
+            settings.url,
+            connection_class=_Connection,
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "prepare_threshold": settings.prepare_threshold,
+                "context": _adapters(),
+                "application_name": "callboard",
+                "connect_timeout": settings.connect_timeout_seconds,
+                # A black-holed socket: data without acknowledgement, then silence while we wait.
+                "tcp_user_timeout": int(unacknowledged * 1000),
+                "keepalives_idle": max(1, int(unacknowledged / 2)),
+                "keepalives_interval": max(1, int(unacknowledged / 6)),
+                "keepalives_count": 3,
+            },
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            open=False,
+            configure=self._configure,
+            check=self._check,
+            timeout=settings.pool_timeout_seconds,
+            max_lifetime=1800,
+            # Retries go 1, 2, 4 s apart and then start anew with the next caller: with the pool's
+            # own five minutes the last pauses would outlast an outage by a minute.
+            reconnect_timeout=8,
+            name="callboard",
+        )
+
+    async def open(self) -> None:
+        """Starts connecting; does not wait, so a process can start before its database does."""
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._pool.close()
+
+    async def _configure(self, connection: _Connection) -> None:
+        set_json_dumps(dumps, connection)
+        set_json_loads(orjson.loads, connection)
+        seconds = self.settings.statement_timeout_seconds
+        if seconds and self.settings.prepare_threshold is not None:
+            await connection.execute(
+                "SELECT set_config('statement_timeout', %s, false)", [str(int(seconds * 1000))]
+            )
+        connection.last_seen = monotonic()
+
+    async def _check(self, connection: _Connection) -> None:
+        idle_since = connection.last_seen
+        if (
+            idle_since < self._distrusted_before
+            or monotonic() - idle_since > _CHECK_AFTER_IDLE_SECONDS
+        ):
+            await AsyncConnectionPool.check_connection(connection)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        """Lends an autocommit connection whose rows are dicts."""
+        with _as_unavailable():
+            async with self._pool.connection() as connection:
+                try:
+                    yield connection
+                finally:
+                    if connection.closed:
+                        # One lost connection rarely comes alone: check the others before use.
+                        self._distrusted_before = monotonic()
+                    connection.last_seen = monotonic()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+        """Lends a connection inside a transaction: commits at the end, rolls back on an error."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch_all(self, statement: str | ClauseElement, params: Params = None) -> list[Row]:
+        """Runs one statement (SQL, or SQLAlchemy Core) and returns all its rows."""
+        query, values = _compiled(statement, params)
+        async with self.connection() as connection:
+            return await (await connection.execute(query, values)).fetchall()
+
+    async def fetch_one(self, statement: str | ClauseElement, params: Params = None) -> Row | None:
+        """Runs one statement and returns its first row, or None."""
+        query, values = _compiled(statement, params)
+        async with self.connection() as connection:
+            return await (await connection.execute(query, values)).fetchone()
+
+    async def execute(self, statement: str | ClauseElement, params: Params = None) -> int:
+        """Runs one statement and returns how many rows it touched."""
+        query, values = _compiled(statement, params)
+        async with self.connection() as connection:
+            return (await connection.execute(query, values)).rowcount
+
+    async def ping(self) -> None:
+        """Returns when Postgres answers and takes writes, raises ``Unavailable`` otherwise."""
+        row = await self.fetch_one("SELECT pg_is_in_recovery() AS standby")
+        if row is None or row["standby"]:
+            raise Unavailable("the database is a standby and takes no writes")

@@ -1,0 +1,1 @@
+"""The schema's history: one file a revision, applied by ``persistence.migrate``."""

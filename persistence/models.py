@@ -1,0 +1,200 @@
+"""The tables. What a column means stands beside it; what rows may exist, the constraints say.
+
+JSON comes in two kinds: ``jsonb`` where we search or merge, ``json`` where the client's order of
+keys must survive. LangGraph's own tables (checkpoints, store) are not here: see checkpoints.py.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSON, JSONB, UUID
+
+from persistence.lifecycle import TERMINAL, CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+_Time = sa.DateTime(timezone=True)
+_EMPTY = sa.text("'{}'")
+_NOW = sa.text("clock_timestamp()")
+
+
+def words(values: Iterable[StrEnum]) -> str:
+    """Returns the values as a list of SQL literals, in a stable order."""
+    return ", ".join(sorted(f"'{value}'" for value in values))
+
+
+assistants = sa.Table(
+    "assistants",
+    metadata,
+    sa.Column("assistant_id", UUID, primary_key=True),
+    sa.Column("graph_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("config", JSONB, nullable=False, server_default=_EMPTY),
+    sa.Column("context", JSONB, nullable=False, server_default=_EMPTY),
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY),
+    sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("1")),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),
+    sa.CheckConstraint("version >= 1", name="version"),
+    sa.Index("ix_assistants_created_at", "created_at", "assistant_id"),
+    sa.Index("ix_assistants_graph_id", "graph_id"),
+)
+
+# Every version an assistant has had, the present one among them.
+assistant_versions = sa.Table(
+    "assistant_versions",
+    metadata,
+    sa.Column(
+        "assistant_id",
+        UUID,
+        sa.ForeignKey("assistants.assistant_id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("graph_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("config", JSONB, nullable=False),
+    sa.Column("context", JSONB, nullable=False),
+    sa.Column("metadata", JSONB, nullable=False),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+)
+
+threads = sa.Table(
+    "threads",
+    metadata,
+    sa.Column("thread_id", UUID, primary_key=True),
+    sa.Column("status", sa.Text, nullable=False, server_default=ThreadStatus.IDLE.value),
+    # What the status becomes again when the thread's last active run goes without leaving a trace.
+    sa.Column("rest_status", sa.Text, nullable=False, server_default=ThreadStatus.IDLE.value),
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY),
+    # What runs were configured with, for show: it reaches no later run.
+    sa.Column("config", JSONB, nullable=False, server_default=_EMPTY),
+    # The root state's values after the last change of state; null until there is one.
+    sa.Column("values", JSONB),
+    # {task_id: [{"id","value"}]}; null until the first change of state.
+    sa.Column("interrupts", JSONB),
+    # {"error","message"} of the last run, if it failed or was cancelled.
+    sa.Column("error", JSONB),
+    # Made for one stateless run; swept some seconds after that run's end.
+    sa.Column("temporary", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),
+    # Moves with the state only; null until the first change of state.
+    sa.Column("state_updated_at", _Time),
+    sa.CheckConstraint(f"status IN ({words(ThreadStatus)})", name="status"),
+    sa.CheckConstraint(
+        f"rest_status IN ({words(set(ThreadStatus) - {ThreadStatus.BUSY})})", name="rest_status"
+    ),
+    sa.Index("ix_threads_updated_at", "updated_at", "thread_id"),
+    sa.Index("ix_threads_created_at", "created_at", "thread_id"),
+    sa.Index(
+        "ix_threads_metadata",
+        "metadata",
+        postgresql_using="gin",
+        postgresql_ops={"metadata": "jsonb_path_ops"},
+    ),
+    sa.Index("ix_threads_temporary", "updated_at", postgresql_where=sa.text("temporary")),
+)
+
+_PENDING = sa.text(f"status = '{RunStatus.PENDING}'")
+_RUNNING = sa.text(f"status = '{RunStatus.RUNNING}'")
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("run_id", UUID, primary_key=True),
+    sa.Column(
+        "thread_id", UUID, sa.ForeignKey("threads.thread_id", ondelete="CASCADE"), nullable=False
+    ),
+    # Not a foreign key: a run outlives its assistant, and carries all a worker needs.
+    sa.Column("assistant_id", UUID, nullable=False),
+    sa.Column("graph_id", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, server_default=RunStatus.PENDING.value),
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY),
+    # The wire's kwargs object: everything a worker needs to execute the run.
+    sa.Column("kwargs", JSON, nullable=False),
+    sa.Column("multitask_strategy", sa.Text, nullable=False),
+    # Place in line on the thread among runs available at the same moment.
+    sa.Column("queue_seq", sa.BigInteger, sa.Identity(always=True), nullable=False),
+    # The fencing token: grows by one with each claim.
+    sa.Column("attempt", sa.Integer, nullable=False, server_default=sa.text("0")),
+    # Attempts that ended because a process died: what retries are counted by.
+    sa.Column("crashes", sa.Integer, nullable=False, server_default=sa.text("0")),
+    # The lease: "host/slot/boot id" of its holder, and its end by this database's clock.
+    sa.Column("claimed_by", sa.Text),
+    sa.Column("lease_expires_at", _Time),
+    # Not before; later than the moment of creation for delayed runs.
+    sa.Column("available_at", _Time, nullable=False, server_default=_NOW),
+    # The wish to stop. Only a running run can have one: a pending one is ended on the spot.
+    sa.Column("cancel_requested_at", _Time),
+    sa.Column("cancel_action", sa.Text),
+    # Whether streams of this run may be rejoined with their past.
+    sa.Column("resumable", sa.Boolean, nullable=False, server_default=sa.false()),
+    # What wait and join answer.
+    sa.Column("output", JSON),
+    # {"error","message"}: how it failed, or by whom it was cancelled.
+    sa.Column("error", JSONB),
+    # In the future for a delayed run, as the wire has it.
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),
+    sa.Column("started_at", _Time),
+    sa.Column("finished_at", _Time),
+    sa.CheckConstraint(f"status IN ({words(RunStatus)})", name="status"),
+    sa.CheckConstraint(
+        f"(status = '{RunStatus.RUNNING}') = (claimed_by IS NOT NULL)"
+        f" AND (status = '{RunStatus.RUNNING}') = (lease_expires_at IS NOT NULL)",
+        name="running_has_lease",
+    ),
+    sa.CheckConstraint(
+        f"status <> '{RunStatus.RUNNING}' OR (attempt > 0 AND started_at IS NOT NULL)",
+        name="running_has_attempt",
+    ),
+    sa.CheckConstraint(
+        f"(status IN ({words(TERMINAL)})) = (finished_at IS NOT NULL)", name="terminal_is_finished"
+    ),
+    sa.CheckConstraint("attempt >= 0 AND crashes >= 0 AND crashes <= attempt", name="counts"),
+    sa.CheckConstraint(
+        "(cancel_requested_at IS NULL) = (cancel_action IS NULL)"
+        f" AND cancel_action IN ({words(CancelAction)})"
+        f" AND (status <> '{RunStatus.PENDING}' OR cancel_action IS NULL)",
+        name="cancel",
+    ),
+    sa.CheckConstraint(
+        f"multitask_strategy IN ({words(MultitaskStrategy)})", name="multitask_strategy"
+    ),
+    # At most one run of a thread executes: the last word on it. Holds exactly the running rows, so
+    # the search for expired leases reads it too; with an index of its own on lease_expires_at every
+    # heartbeat would touch an indexed column (no HOT update).
+    sa.Index("uq_runs_running", "thread_id", unique=True, postgresql_where=_RUNNING),
+    # Who is first in line on a thread.
+    sa.Index("ix_runs_line", "thread_id", "available_at", "queue_seq", postgresql_where=_PENDING),
+    # Who waits longest of all.
+    sa.Index("ix_runs_pending", "available_at", "queue_seq", postgresql_where=_PENDING),
+    # Lists of a thread's runs, newest first.
+    sa.Index("ix_runs_thread", "thread_id", "created_at", "run_id"),
+)
+
+# One row per worker instance, kept by its heartbeat.
+instances = sa.Table(
+    "instances",
+    metadata,
+    # "host/slot/boot id"
+    sa.Column("owner", sa.Text, primary_key=True),
+    # "host/slot"
+    sa.Column("slot_key", sa.Text, nullable=False),
+    sa.Column("boot_id", sa.Text, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("free", sa.Integer, nullable=False),
+    sa.Column("heartbeat_at", _Time, nullable=False, server_default=_NOW),
+)
