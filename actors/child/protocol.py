@@ -14,7 +14,8 @@ Worker → graph process
     retire    {}                      end when the last run has ended
 Graph process → worker
     ready     {graphs: [...], broken: {graph_id: reason}}
-    outcome   {run_id, attempt, kind, ...}   body: see ``pack_parts``
+    outcome   {run_id, attempt, end, error, message, next, parts}   end: "succeeded" | "failed" |
+              "cancelled"; error and message only with "failed"; body: see ``pack_parts``
     pong      {n}
     answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
 """
@@ -48,7 +49,7 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """The frame's bytes, lengths included."""
-    head = orjson.dumps({"kind": frame.kind, **frame.head}, option=orjson.OPT_NON_STR_KEYS)
+    head = orjson.dumps({**frame.head, "kind": frame.kind}, option=orjson.OPT_NON_STR_KEYS)
     return b"".join(
         (_LENGTHS.pack(4 + len(head) + len(frame.body), len(head)), head, frame.body)
     )
@@ -98,7 +99,9 @@ def unpack_parts(lengths: dict[str, int], body: bytes) -> dict[str, bytes]:
 # writes the end, and by the reader in the gateway.
 
 WAKE_CHANNEL = "callboard:wake"
-"""Published with a run's id after each batch of its events; says only "read on"."""
+"""Published with a run's id after each batch of its events; says only "read on". The worker adds
+``END_MARK`` to the id when it has written the end, for those who wait for nothing else."""
+END_MARK = " end"
 
 
 def events_key(run_id: str) -> str:
