@@ -1,0 +1,259 @@
+"""Stops the code of one run, and of no other, in a process that executes many.
+
+Three kinds of code have to be reached, and for each there is one way:
+
+    a coroutine that waits     its task is cancelled; if it swallows that, what it waits for raises
+    a thread of the executor   an asynchronous exception, raised between two of its bytecodes
+    a coroutine that never     SIGUSR1, whose handler runs in the main thread, in the very context
+    yields: the loop is stuck  of the code it interrupts, and raises if that is the run's
+
+The second and third are needed only for code that did not stop when it was asked; they are
+repeated, with pauses in which ``finally`` blocks can do their work. C code that keeps the GIL, or
+waits in a thread, cannot be reached from inside: for that the worker ends the process.
+"""
+
+import asyncio
+import ctypes
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, ContextVar, copy_context
+from time import monotonic
+from types import FrameType
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+T = TypeVar("T")
+
+TICK_SECONDS = 0.05
+"""How often code that does not stop is looked at; also what a loop gets to answer."""
+REPEAT_SECONDS = 1.0
+"""Pause between two exceptions in the same code."""
+
+
+class Stopped(BaseException):  # like CancelledError, so that "except Exception" lets it pass
+    """The run that this code belongs to is to stop."""
+
+
+class GraphExited(RuntimeError):
+    """The graph called sys.exit, which ends its run; the process belongs to other runs too."""
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """The error as a run may show it: an exit is a failure like any other."""
+    if isinstance(error, SystemExit):
+        return GraphExited(f"the graph called sys.exit({error.code!r})")
+    if isinstance(error, KeyboardInterrupt):
+        return GraphExited("the graph raised KeyboardInterrupt")
+    return error
+
+
+current_work: ContextVar["Work | None"] = ContextVar("current_work", default=None)
+"""The work that the code at this point belongs to; None in code that serves all runs."""
+
+
+class Work:
+    """The code of one run, as far as it can be stopped.
+
+    ``stop_requested`` is set by the control thread, at once; the rest belongs to the loop.
+    """
+
+    def __init__(self) -> None:
+        self.context: Context = copy_context()
+        self.context.run(current_work.set, self)
+        self.stop_requested = False
+        self.ended = False
+        self.task: asyncio.Task[Any] | None = None
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.threads_left = asyncio.Event()
+
+    def start(self, code: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts the run's code in the run's context."""
+        task = asyncio.get_running_loop().create_task(code, context=self.context)
+        self.task = task
+        if self.stop_requested:
+            task.cancel()
+        return task
+
+    def cancel(self) -> None:
+        """Asks the run's task to end, once: to repeat it would break off its orderly end."""
+        if self.task is not None and not self.task.cancelling():
+            self.task.cancel()
+
+    def rouse(self) -> bool:
+        """Raises in coroutines of the run that were cancelled and wait again nevertheless.
+
+        Looks only at tasks that were cancelled: a library's task that serves many runs may have
+        been started by this one. The run's own task is hit last, since it waits for the others.
+        Returns whether every such coroutine waits, so that it could be reached.
+        """
+        deaf = [task for task in self.tasks if task.cancelling() and not task.done()]
+        inner = [task for task in deaf if task is not self.task] or deaf
+        reached = [_raise_in(task) for task in inner]
+        return all(reached)
+
+
+def _raise_in(task: "asyncio.Task[Any]") -> bool:
+    """Whether the task waits for something that could be made to raise in it."""
+    waits_for: asyncio.Future[Any] | None = getattr(task, "_fut_waiter", None)
+    if isinstance(waits_for, asyncio.Task):
+        return True  # that one is in the list itself, or belongs to somebody else
+    if waits_for is None or waits_for.done():
+        return False
+    waits_for.set_exception(Stopped())
+    return True
+
+
+def task_factory(
+    loop: asyncio.AbstractEventLoop, code: Coroutine[Any, Any, Any], **options: Any
+) -> "asyncio.Task[Any]":
+    """Makes tasks that their run's ``Work`` knows of."""
+    task = asyncio.Task(code, loop=loop, **options)
+    context: Context | None = options.get("context")
+    work = current_work.get() if context is None else context.get(current_work)
+    if work is not None:
+        work.tasks.add(task)
+    return task
+
+
+class GraphThreads(ThreadPoolExecutor):
+    """The loop's default executor: knows which run each of its threads serves."""
+
+    def __init__(self, max_workers: int) -> None:
+        super().__init__(max_workers, thread_name_prefix="graph")
+        self._lock = threading.Lock()
+        self._serving: dict[int, Work] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As the base class; the call counts as work of the run that submits it."""
+        work = current_work.get()
+        if work is None:
+            return super().submit(fn, *args, **kwargs)
+        return super().submit(self._serve, work, fn, args, kwargs)
+
+    def serves(self, work: Work) -> bool:
+        """Whether a thread executes code of this run."""
+        with self._lock:
+            return work in self._serving.values()
+
+    def interrupt(self, work: Work) -> None:
+        """Raises Stopped in the threads that serve this run, as soon as they execute Python."""
+        with self._lock:
+            for thread, served in self._serving.items():
+                if served is work:
+                    _raise_in_thread(thread, Stopped)
+
+    def _serve(
+        self, work: Work, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        me = threading.get_ident()
+        try:
+            with self._lock:
+                self._serving[me] = work
+            return fn(*args, **kwargs)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise as_failure(error) from error
+        finally:
+            self._leave(me, work)
+
+    def _leave(self, me: int, work: Work) -> None:
+        """From here on the thread serves no run; an exception meant for this one must not stay."""
+        while True:
+            try:
+                with self._lock:
+                    self._serving.pop(me, None)
+                    _raise_in_thread(me, None)
+                break
+            except Stopped:  # it came while we were leaving
+                continue
+        if work.stop_requested:
+            self._loop.call_soon_threadsafe(work.threads_left.set)
+
+
+def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
+    """Makes ``kind`` pending in the thread; None takes back what is pending."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind)
+    )
+
+
+class Ladder:
+    """Stops runs step by step. Called by the control thread, which runs when the loop does not."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: GraphThreads) -> None:
+        """Takes SIGUSR1 over; belongs to the main thread."""
+        self._loop = loop
+        self._threads = threads
+        self._stubborn: dict[Work, _Pressure] = {}
+        self._targets: set[Work] = set()
+        signal.signal(signal.SIGUSR1, self._on_signal)
+
+    @property
+    def is_pressing(self) -> bool:
+        """Whether ``press`` wants to be called every ``TICK_SECONDS``."""
+        return bool(self._stubborn)
+
+    def cancel(self, work: Work) -> None:
+        """The first step: asks."""
+        work.stop_requested = True
+        self._loop.call_soon_threadsafe(work.cancel)
+
+    def interrupt(self, work: Work) -> None:
+        """The second step: raises in what code of the run is still there, until it has ended."""
+        self.cancel(work)
+        self._stubborn.setdefault(work, _Pressure())
+
+    def press(self) -> None:
+        """Looks after every run that was interrupted and has not ended."""
+        for work, pressure in list(self._stubborn.items()):
+            if work.ended:
+                self._stubborn.pop(work, None)
+                self._targets.discard(work)
+            else:
+                self._press(work, pressure)
+
+    def _press(self, work: Work, pressure: "_Pressure") -> None:
+        now = monotonic()
+        if now >= pressure.threads_due:
+            pressure.threads_due = now + REPEAT_SECONDS
+            self._threads.interrupt(work)
+        if now < pressure.loop_due:
+            return
+        if pressure.asked_at is None:
+            pressure.asked_at = now
+            self._loop.call_soon_threadsafe(self._answer, work, pressure)
+        elif now - pressure.asked_at >= TICK_SECONDS:
+            # The loop does not turn, or the run's coroutine is always just about to run.
+            self._targets.add(work)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def _answer(self, work: Work, pressure: "_Pressure") -> None:
+        """On the loop: proves that it turns, and raises in the run's waiting coroutines."""
+        if work.rouse():
+            pressure.rest()
+            self._targets.discard(work)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Runs between two bytecodes of the main thread, in the context of what it interrupts."""
+        work = current_work.get()
+        if work is not None and work in self._targets:
+            self._targets.discard(work)
+            if pressure := self._stubborn.get(work):
+                pressure.rest()
+            raise Stopped
+
+
+class _Pressure:
+    """When a stubborn run is hit again (monotonic times)."""
+
+    def __init__(self) -> None:
+        self.threads_due = 0.0
+        self.loop_due = 0.0
+        self.asked_at: float | None = None
+
+    def rest(self) -> None:
+        """The code was hit; it gets time for its ``finally`` blocks."""
+        self.loop_due = monotonic() + REPEAT_SECONDS
+        self.asked_at = None
