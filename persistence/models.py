@@ -139,6 +139,8 @@ runs = sa.Table(
     # The wish to stop. Only a running run can have one: a pending one is ended on the spot.
     sa.Column("cancel_requested_at", _Time),
     sa.Column("cancel_action", sa.Text),
+    # Who asked and how, for people; becomes the error's message when the run is stopped.
+    sa.Column("cancel_reason", sa.Text),
     # Whether streams of this run may be rejoined with their past.
     sa.Column("resumable", sa.Boolean, nullable=False, server_default=sa.false()),
     # What wait and join answer.
@@ -166,6 +168,7 @@ runs = sa.Table(
     sa.CheckConstraint("attempt >= 0 AND crashes >= 0 AND crashes <= attempt", name="counts"),
     sa.CheckConstraint(
         "(cancel_requested_at IS NULL) = (cancel_action IS NULL)"
+        " AND (cancel_reason IS NULL) = (cancel_action IS NULL)"
         f" AND cancel_action IN ({words(CancelAction)})"
         f" AND (status <> '{RunStatus.PENDING}' OR cancel_action IS NULL)",
         name="cancel",

@@ -77,6 +77,7 @@ CREATE TABLE runs (
     available_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     cancel_requested_at timestamptz,
     cancel_action text,
+    cancel_reason text,
     resumable boolean NOT NULL DEFAULT false,
     output json,
     error jsonb,
@@ -97,6 +98,7 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_counts CHECK (attempt >= 0 AND crashes >= 0 AND crashes <= attempt),
     CONSTRAINT ck_runs_cancel
         CHECK ((cancel_requested_at IS NULL) = (cancel_action IS NULL)
+           AND (cancel_reason IS NULL) = (cancel_action IS NULL)
            AND cancel_action IN ('interrupt', 'rollback')
            AND (status <> 'pending' OR cancel_action IS NULL)),
     CONSTRAINT ck_runs_multitask_strategy
