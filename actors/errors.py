@@ -1,7 +1,6 @@
 """What can go wrong between a message and a settled row.
 
 ActorsError
-├── SettingsRefused        a setting, or a combination of them, makes no sense
 ├── SlotTaken              another worker of this host has the slot
 ├── GraphProcessFailed     a graph process ended before it was ready
 └── InspectorUnavailable   nobody can look at a graph or a state for now
@@ -10,10 +9,6 @@ ActorsError
 
 class ActorsError(Exception):
     """Root of this layer's errors."""
-
-
-class SettingsRefused(ActorsError):
-    """A setting, or a combination of settings, makes no sense; the text names it."""
 
 
 class SlotTaken(ActorsError):

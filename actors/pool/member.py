@@ -1,0 +1,65 @@
+"""A graph process as the pool sees it: which runs are in it, and what shall become of it."""
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from actors.outcome import Crashed, HandedBack
+from actors.pool.attempt import Attempt
+from actors.pool.graph_process import GraphProcess
+from actors.pool.placement import Seats
+
+Key = tuple[UUID, int]
+"""A run's id and the number of its attempt."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One graph process of the pool.
+
+    serving: it takes runs; one that is ready and does not serve is the warm spare.
+    retiring: why it takes no new ones; None while it may.
+    fate: what its runs are told when it dies by our hand; a death that nobody ordered is a crash.
+    started: runs that it began.
+    """
+
+    process: GraphProcess
+    graphs: frozenset[str]
+    broken: dict[str, str]
+    limit: int
+    serving: bool = False
+    retiring: str | None = None
+    fate: HandedBack | Crashed | None = None
+    started: int = 0
+    attempts: dict[Key, Attempt] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes runs."""
+        return self.serving and self.retiring is None
+
+    def seats(self) -> "Seats[Member]":
+        """What it offers for the next run."""
+        return Seats(
+            key=self,
+            load=len(self.attempts),
+            limit=self.limit if self.open else 0,
+            answering=self.process.answering,
+            delay=self.process.delay,
+        )
+
+    def holds(self, run_id: UUID) -> bool:
+        """Whether an attempt of the run is in it."""
+        return any(key[0] == run_id for key in self.attempts)
+
+    def unfinished(self) -> list[Attempt]:
+        """Runs in it whose outcome is not known."""
+        return [attempt for attempt in self.attempts.values() if not attempt.over]
+
+    def why_not(self, graph_id: str) -> str | None:
+        """Why it cannot execute a graph; None when it can."""
+        if graph_id in self.broken:
+            return f"Graph '{graph_id}' could not be loaded: {self.broken[graph_id]}"
+        if graph_id not in self.graphs:
+            known = ", ".join(sorted(self.graphs | self.broken.keys()))
+            return f"Graph '{graph_id}' is not served here. Expected one of: {known}"
+        return None
