@@ -37,7 +37,7 @@ from actors.child.protocol import (
 _log = logging.getLogger(__name__)
 
 GAP_EVENT = "callboard/gap"
-"""Stands where events were dropped; data ``{"dropped": n}``."""
+"""Stands where events were dropped; data ``{"missed": n}``; its number is the last one's of them."""
 TOO_LARGE_EVENT = "callboard/too-large"
 """Stands for one event over ``MAX_EVENT_BYTES``; data ``{"event": name, "bytes", "limit"}``."""
 MAX_EVENT_BYTES = 32 << 20
@@ -225,7 +225,7 @@ class EventWriter:
         events = [
             (
                 run_id,
-                _event(GAP_EVENT, b'{"dropped":%d}' % gap.dropped, gap.attempt, gap.number),
+                _event(GAP_EVENT, b'{"missed":%d}' % gap.dropped, gap.attempt, gap.number),
             )
             for run_id, gap in gaps.items()
         ]
