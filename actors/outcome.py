@@ -1,8 +1,12 @@
-"""Why an attempt ended, as values, and what that means for the row. Pure: effects are the caller's."""
+"""Why an attempt ended, as values, and what that means for the row.
+
+Pure: effects are the caller's.
+"""
 
 from dataclasses import dataclass
 
-from persistence.lifecycle import CancelAction
+from persistence.lifecycle import FAIL, INTERRUPT, SUCCEED, TIME_OUT, CancelAction, Move
+from persistence.runs import ClaimedRun, Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +78,39 @@ class LeaseLost:
 
 
 Outcome = Succeeded | Failed | Cancelled | TimedOut | Crashed | HandedBack | LeaseLost
+
+Terminal = Succeeded | Failed | Cancelled | TimedOut
+"""Outcomes that end the run; the others give it back or belong to somebody else."""
+
+
+def settlement(outcome: Terminal, claimed: ClaimedRun) -> Settlement:
+    """What is written to the row for an attempt that ended so.
+
+    A cancelled run's error is not given here: its row knows who asked for the stop.
+    """
+    move, error = _verdict(outcome)
+    ended = outcome.ended
+    return Settlement(
+        run_id=claimed.run_id,
+        attempt=claimed.attempt,
+        move=move,
+        error=error,
+        values=ended.values,
+        interrupts=ended.interrupts,
+        next_nodes=bool(ended.next),
+        output=ended.result,
+        action=outcome.action if isinstance(outcome, Cancelled) else None,
+    )
+
+
+def _verdict(outcome: Terminal) -> tuple[Move, dict[str, str] | None]:
+    match outcome:
+        case Succeeded():
+            return SUCCEED, None
+        case Failed(error, message):
+            return FAIL, {"error": error, "message": message}
+        case Cancelled():
+            return INTERRUPT, None
+        case TimedOut(limit):
+            message = f"The run was stopped because it took longer than {limit:g} s"
+            return TIME_OUT, {"error": "TimeoutError", "message": message}

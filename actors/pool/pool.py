@@ -56,6 +56,8 @@ _INTERRUPT_AFTER = 0.4
 _INTERRUPT_STUCK_AFTER = 0.1
 """Shares of the grace after which a run that was told to stop is interrupted: by then its task had
 time to clean up; a loop that does not answer will not even hear that it shall stop."""
+_REVOKED_GRACE_SECONDS = 1.0
+"""Another worker may own the run by now: no time for manners."""
 _DEATH_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
 _SHORT_LIFE_SECONDS = 10.0
@@ -285,6 +287,8 @@ class Pool:
             await self._conclude(attempt)
             return
         grace = self._settings.cancel_grace_seconds
+        if isinstance(attempt.stop, Revoked):
+            grace = min(grace, _REVOKED_GRACE_SECONDS)
         patience = grace * (
             _INTERRUPT_AFTER if member.process.answering else _INTERRUPT_STUCK_AFTER
         )
