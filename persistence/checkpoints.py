@@ -116,3 +116,32 @@ async def delete_of_threads(
     await connection.execute("DELETE FROM checkpoints WHERE thread_id = ANY(%s)", [ids])
     await connection.execute("DELETE FROM checkpoint_blobs WHERE thread_id = ANY(%s)", [ids])
     await connection.execute("DELETE FROM checkpoint_writes WHERE thread_id = ANY(%s)", [ids])
+
+
+async def copy_thread(connection: AsyncConnection[DictRow], source: UUID, target: UUID) -> None:
+    """Copies a thread's whole history, ids and all, inside the caller's transaction."""
+    params = {"source": str(source), "target": str(target)}
+    await connection.execute(
+        """INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id,
+            type, checkpoint, metadata)
+        SELECT %(target)s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+            CASE WHEN metadata ? 'thread_id'
+                THEN metadata || jsonb_build_object('thread_id', %(target)s::text)
+                ELSE metadata END
+        FROM checkpoints WHERE thread_id = %(source)s""",
+        params,
+    )
+    await connection.execute(
+        """INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+        SELECT %(target)s, checkpoint_ns, channel, version, type, blob
+        FROM checkpoint_blobs WHERE thread_id = %(source)s""",
+        params,
+    )
+    await connection.execute(
+        """INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id,
+            task_path, idx, channel, type, blob)
+        SELECT %(target)s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type,
+            blob
+        FROM checkpoint_writes WHERE thread_id = %(source)s""",
+        params,
+    )

@@ -1185,11 +1185,11 @@ async def next_in_line(db: Database, thread_id: UUID) -> UUID | None:
 class Waiting:
     """Whether work waits, and whether there is anybody to do it.
 
-    oldest_seconds: how long the longest waiting run could have been claimed; None when none waits.
+    oldest_seconds: for how long the longest waiting run could have been claimed; 0 when none waits.
     instances, slots, free: worker instances whose heartbeat is fresh, and their slots.
     """
 
-    oldest_seconds: float | None
+    oldest_seconds: float
     instances: int
     slots: int
     free: int
@@ -1197,8 +1197,9 @@ class Waiting:
 
 _WAITING = f"""
 SELECT
-    (SELECT extract(epoch FROM clock_timestamp() - r.available_at)::float8 FROM runs r
-     WHERE {_UNBLOCKED} ORDER BY r.available_at, r.queue_seq LIMIT 1) AS oldest_seconds,
+    coalesce((
+        SELECT extract(epoch FROM clock_timestamp() - r.available_at)::float8 FROM runs r
+        WHERE {_UNBLOCKED} ORDER BY r.available_at, r.queue_seq LIMIT 1), 0) AS oldest_seconds,
     count(*)::int AS instances,
     coalesce(sum(slots), 0)::int AS slots,
     coalesce(sum(free), 0)::int AS free
