@@ -1,0 +1,67 @@
+"""What every request handler is given, and how it is opened and closed."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from actors.dispatch import Dispatcher
+from actors.events import EventReader
+from gateway.settings import GatewaySettings
+from persistence.engine import Database
+
+if TYPE_CHECKING:
+    from gateway.long_response import LongResponse
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class Background:
+    """Work that must be done whether or not the client that caused it is still there."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Starts work that nobody waits for; its errors are logged."""
+        _ = self.spawn(work)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Starts work to be awaited through ``asyncio.shield``: it outlives who waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def drain(self) -> None:
+        """Returns when all the work is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.info("background work ended in an error", error=repr(task.exception()))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts that handlers work with."""
+
+    settings: GatewaySettings
+    database: Database
+    dispatcher: Dispatcher
+    events: EventReader
+    graph_ids: frozenset[str]
+    version: str
+    background: Background = field(default_factory=Background)
+    open_responses: "set[LongResponse]" = field(default_factory=set)
+    """Streams and waits under way, to be ended when the gateway stops."""
+
+
+CONTEXT = web.AppKey("context", Context)

@@ -1,0 +1,110 @@
+"""Creating, following and awaiting runs: what the routes with and without a thread share."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from aiohttp import web
+
+from actors.events import LIVE, START
+from gateway.admission import admit
+from gateway.outcome import outcome
+from gateway.routing import Call
+from gateway.sse import Filter, stream
+from gateway.stopping import stop_abandoned
+from gateway.waiting import wait_for_end
+from gateway.wire.runs import Join, JoinStream, RunCreate
+from persistence.lifecycle import TERMINAL, RunStatus
+from persistence.runs import RunRow
+
+
+def place(run: RunRow) -> str:
+    """Path of a run."""
+    return f"/threads/{run.thread_id}/runs/{run.run_id}"
+
+
+async def create_and_stream(
+    call: Call, body: RunCreate, thread_id: UUID | None
+) -> web.StreamResponse:
+    """Creates a run and streams all its events."""
+    cancels = body.on_disconnect == "cancel"
+    run = await admit(call.context, body, thread_id, stop_if_abandoned=cancels)
+    return await _stream(call, run, after=START, cancel_on_disconnect=cancels)
+
+
+async def create_and_wait(
+    call: Call, body: RunCreate, thread_id: UUID | None
+) -> web.StreamResponse:
+    """Creates a run and answers with its result."""
+    cancels = body.on_disconnect == "cancel"
+    run = await admit(call.context, body, thread_id, stop_if_abandoned=cancels)
+    return await _wait(call, run, cancel_on_disconnect=cancels)
+
+
+async def join(call: Call, run: RunRow, query: Join) -> web.StreamResponse:
+    """Answers with the result of a run that exists already."""
+    return await _wait(call, run, cancel_on_disconnect=query.cancel_on_disconnect)
+
+
+async def join_stream(call: Call, run: RunRow, query: JoinStream) -> web.StreamResponse:
+    """Streams the events of a run that exists already.
+
+    Without ``Last-Event-ID`` those from now on. With it those after it: as long as the run is
+    active, and later when it was made resumable.
+    """
+    after = _cursor(call.request.headers.get("Last-Event-ID"))
+    if after is None or (run.status in TERMINAL and not run.resumable):
+        # A run that nobody has started yet has no past to leave out, and may start any moment.
+        after = START if run.attempt == 0 and run.status is RunStatus.PENDING else LIVE
+    return await _stream(
+        call,
+        run,
+        after=after,
+        only=Filter(frozenset(query.stream_mode)),
+        cancel_on_disconnect=query.cancel_on_disconnect,
+    )
+
+
+def _cursor(last_event_id: str | None) -> str | None:
+    """The place that the client names; None for none and for a text that names no place."""
+    if last_event_id is None:
+        return None
+    text = last_event_id.strip()
+    if text in ("-1", "0", "-"):
+        return START
+    number, dash, part = text.partition("-")
+    is_id = number.isdecimal() and (part.isdecimal() if dash else True)
+    return text if is_id and text.isascii() else None
+
+
+async def _stream(
+    call: Call,
+    run: RunRow,
+    *,
+    after: str,
+    only: Filter = Filter(),  # noqa: B008 - frozen
+    cancel_on_disconnect: bool,
+) -> web.StreamResponse:
+    return await stream(
+        call,
+        call.context.events.follow(str(run.run_id), after),
+        headers={"Location": f"{place(run)}/stream", "Content-Location": place(run)},
+        with_ids=run.resumable,
+        only=only,
+        on_disconnect=_abandoned(call, run) if cancel_on_disconnect else None,
+    )
+
+
+async def _wait(call: Call, run: RunRow, *, cancel_on_disconnect: bool) -> web.StreamResponse:
+    return await wait_for_end(
+        call,
+        run.run_id,
+        partial(outcome, call.context.database, run.run_id),
+        headers={"Location": f"{place(run)}/join", "Content-Location": place(run)},
+        on_disconnect=_abandoned(call, run) if cancel_on_disconnect else None,
+    )
+
+
+def _abandoned(call: Call, run: RunRow) -> Callable[[], Coroutine[Any, Any, None]]:
+    return partial(stop_abandoned, call.context, run.thread_id, run.run_id)

@@ -1,0 +1,127 @@
+"""An answer that stays open: headers at once, a steady sign of life, and a bounded buffer.
+
+Three things may end it before its work is done, and they are told apart: the client leaves (the
+handler is cancelled), the client stops reading (``ClientGone``), or the gateway stops (``Closing``:
+the run goes on, and the client comes back to another gateway).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import structlog
+from aiohttp import web
+
+from gateway.context import Context
+
+log = structlog.get_logger()
+
+
+class ClientGone(Exception):
+    """The client's line broke, or was cut because the client did not read."""
+
+
+class Closing(Exception):
+    """The gateway stops; the answer is ended early."""
+
+
+class LongResponse:
+    """Wraps a StreamResponse; used as an async context manager, in which the answer is written.
+
+    ``heartbeat`` is sent every ``stream_heartbeat_seconds``, counted from the opening. Inside the
+    context a disconnect is a CancelledError and a stop of the gateway is ``Closing``.
+    """
+
+    def __init__(
+        self, context: Context, request: web.Request, headers: Mapping[str, str], heartbeat: bytes
+    ) -> None:
+        self.response = web.StreamResponse(headers=headers)
+        self._context = context
+        self._request = request
+        self._heartbeat = heartbeat
+        self._patience = context.settings.slow_client_timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._handler = asyncio.current_task()
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.response.prepare(self._request)
+        except (ConnectionError, web.HTTPException) as error:
+            raise ClientGone from error
+        self._context.open_responses.add(self)
+        self._schedule(self._loop.time() + self._context.settings.stream_heartbeat_seconds)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._context.open_responses.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._beat is not None:
+            self._beat.cancel()
+        if kind is asyncio.CancelledError and self._closing:
+            if self._handler is not None:
+                self._handler.uncancel()
+            raise Closing from error
+
+    async def send(self, data: bytes) -> None:
+        """Writes and waits until the buffer has room. Raises ClientGone when it gets none."""
+        try:
+            async with asyncio.timeout(self._patience):
+                await self.response.write(data)
+        except TimeoutError:
+            log.info("client does not read: line cut", path=self._request.path)
+            self.cut()
+            raise ClientGone from None
+        except ConnectionError as error:
+            raise ClientGone from error
+
+    async def finish(self, within: float | None = None) -> None:
+        """Ends the answer as complete. ``within``: seconds for the client to read what is left."""
+        try:
+            async with asyncio.timeout(within or self._patience):
+                await self.response.write_eof()
+        except TimeoutError:
+            self.cut()
+            raise ClientGone from None
+        except ConnectionError as error:
+            raise ClientGone from error
+
+    def cut(self) -> None:
+        """Breaks the line at once and throws away what the client has not read."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def hang_up(self) -> None:
+        """Closes the line without ending the answer: what was sent is seen to be incomplete."""
+        if self._request.transport is not None:
+            self._request.transport.close()
+
+    def interrupt(self) -> None:
+        """Ends the work inside the context with ``Closing``; called when the gateway stops."""
+        self._closing = True
+        if self._handler is not None:
+            self._handler.cancel()
+
+    def _schedule(self, at: float) -> None:
+        self._timer = self._loop.call_at(at, self._on_time, at)
+
+    def _on_time(self, at: float) -> None:
+        # A write that still waits for room needs no second sign of life behind it.
+        if self._beat is None or self._beat.done():
+            self._beat = self._loop.create_task(self._send_heartbeat())
+        self._schedule(at + self._context.settings.stream_heartbeat_seconds)
+
+    async def _send_heartbeat(self) -> None:
+        # The handler learns of a broken line by itself.
+        with contextlib.suppress(ConnectionError):
+            await self.response.write(self._heartbeat)

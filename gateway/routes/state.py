@@ -1,0 +1,155 @@
+"""State and history of threads, which take compiled graphs to read: the inspector answers."""
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+import structlog
+from aiohttp import web
+
+from gateway.errors import BadRequest, Conflict, Unprocessable
+from gateway.inspection import ask
+from gateway.routing import Call, Routes
+from gateway.wire.answers import answer, relay
+from gateway.wire.state import HistoryRead, HistorySearch, StateAt, StateRead, StateUpdate
+from persistence import threads
+from persistence.lifecycle import ThreadStatus
+from persistence.threads import ThreadRow
+
+log = structlog.get_logger()
+
+routes = Routes()
+
+_NO_STATE: dict[str, Any] = {
+    "values": {},
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": [],
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
+_LONGEST_HISTORY = 1000
+
+
+@routes.get("/threads/{thread_id}/state")
+async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Response:
+    """Shows the latest state of a thread."""
+    return await _state(call, thread_id, {}, query.subgraphs)
+
+
+@routes.get("/threads/{thread_id}/state/{checkpoint_id}")
+async def get_state_at(
+    call: Call, thread_id: UUID, checkpoint_id: str, query: StateRead
+) -> web.Response:
+    """Shows the state of a thread at a checkpoint."""
+    return await _state(call, thread_id, {"checkpoint_id": checkpoint_id}, query.subgraphs)
+
+
+@routes.post("/threads/{thread_id}/state/checkpoint")
+async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) -> web.Response:
+    """Shows the state of a thread, or of one of its subgraphs, at a checkpoint."""
+    return await _state(call, thread_id, body.checkpoint, body.subgraphs)
+
+
+@routes.post("/threads/{thread_id}/state")
+async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Response:
+    """Writes to the state of a thread as if a node had done it."""
+    thread = await threads.get(call.context.database, thread_id)
+    graph_id = _graph_id(thread)
+    if graph_id is None:
+        raise BadRequest(
+            f"Thread '{thread_id}' has no assigned graph ID. It gets one with its first run, or "
+            "from metadata.graph_id when it is created."
+        )
+    if thread.status is ThreadStatus.BUSY:
+        raise Conflict(
+            "Thread has runs in flight. Wait for them to finish, or cancel them, before you "
+            "update its state."
+        )
+    checkpoint = dict(body.checkpoint)
+    if body.checkpoint_id is not None:
+        checkpoint["checkpoint_id"] = body.checkpoint_id
+    place = {"thread_id": str(thread_id), "graph_id": graph_id}
+    status, updated = await ask(
+        call.context,
+        "update_state",
+        {**place, "values": body.values, "as_node": body.as_node, "checkpoint": checkpoint},
+    )
+    if status == 200:
+        await _remember(call, thread_id, place)
+    return relay(updated, status=status)
+
+
+@routes.get("/threads/{thread_id}/history")
+async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Response:
+    """Lists checkpoints of a thread, newest first."""
+    if not 0 <= query.limit <= _LONGEST_HISTORY:
+        raise Unprocessable(f"Invalid limit {query.limit}")
+    return await _history(
+        call, thread_id, HistorySearch.model_construct(), query.limit, query.before
+    )
+
+
+@routes.post("/threads/{thread_id}/history")
+async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> web.Response:
+    """Lists checkpoints of a thread or of one of its subgraphs, newest first."""
+    return await _history(call, thread_id, body, body.limit, body.before)
+
+
+async def _state(
+    call: Call, thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool
+) -> web.Response:
+    graph_id = _graph_id(await threads.get(call.context.database, thread_id))
+    if graph_id is None:
+        return answer(_NO_STATE)
+    args = {
+        "thread_id": str(thread_id),
+        "graph_id": graph_id,
+        "checkpoint": checkpoint,
+        "subgraphs": subgraphs,
+    }
+    status, state = await ask(call.context, "state", args)
+    return relay(state, status=status)
+
+
+async def _history(
+    call: Call, thread_id: UUID, body: HistorySearch, limit: int, before: str | None
+) -> web.Response:
+    graph_id = _graph_id(await threads.get(call.context.database, thread_id))
+    if graph_id is None or limit == 0:
+        return answer([])
+    args = {
+        "thread_id": str(thread_id),
+        "graph_id": graph_id,
+        "limit": limit,
+        "before": before,
+        "metadata": body.metadata,
+        "checkpoint": body.checkpoint,
+    }
+    status, states = await ask(call.context, "history", args)
+    return relay(states, status=status)
+
+
+async def _remember(call: Call, thread_id: UUID, place: dict[str, str]) -> None:
+    """Lets the thread's row show the state that it has now."""
+    status, body = await ask(call.context, "values", place)
+    if status != 200:
+        log.warning("state updated, but not readable", thread_id=str(thread_id), status=status)
+        return
+    state = orjson.loads(body)
+    await threads.record_state(
+        call.context.database,
+        thread_id,
+        values=orjson.dumps(state.get("values")),
+        interrupts=orjson.dumps(state.get("interrupts") or {}),
+        next_nodes=bool(state.get("next")),
+    )
+
+
+def _graph_id(thread: ThreadRow) -> str | None:
+    graph_id = orjson.loads(thread.metadata).get("graph_id")
+    return graph_id if isinstance(graph_id, str) else None

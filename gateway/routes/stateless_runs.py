@@ -1,0 +1,74 @@
+"""Runs without a thread of the client's: each gets one of its own, which goes with it."""
+
+import asyncio
+from typing import Annotated
+from uuid import UUID
+
+from aiohttp import web
+from pydantic import Field
+
+from gateway import following
+from gateway.admission import admit, compose, create, find_assistant
+from gateway.context import Context
+from gateway.routing import Call, Routes
+from gateway.wire.answers import answer
+from gateway.wire.runs import Join, JoinStream, RunCreate, show_run
+from persistence import runs
+from persistence.errors import RunNotFound
+from persistence.runs import NewRun, RunRow
+
+routes = Routes()
+
+
+@routes.post("/runs")
+async def create_run(call: Call, body: RunCreate) -> web.Response:
+    """Creates a run and answers at once."""
+    run = await admit(call.context, body, None)
+    return answer(show_run(run), headers={"Content-Location": f"/runs/{run.run_id}"})
+
+
+@routes.post("/runs/stream")
+async def create_and_stream(call: Call, body: RunCreate) -> web.StreamResponse:
+    """Creates a run and streams its events."""
+    return await following.create_and_stream(call, body, None)
+
+
+@routes.post("/runs/wait")
+async def create_and_wait(call: Call, body: RunCreate) -> web.StreamResponse:
+    """Creates a run and answers with its result."""
+    return await following.create_and_wait(call, body, None)
+
+
+@routes.post("/runs/batch")
+async def create_batch(
+    call: Call, body: Annotated[list[RunCreate], Field(min_length=1)]
+) -> web.Response:
+    """Creates several runs; all requests are checked before the first run is created."""
+    found = [await find_assistant(call.context, item.assistant_id) for item in body]
+    new = [compose(item, assistant, None) for item, assistant in zip(body, found, strict=True)]
+    creation = call.context.background.spawn(_create_all(call.context, new))
+    return answer([show_run(run) for run in await asyncio.shield(creation)])
+
+
+@routes.get("/runs/{run_id}/join")
+async def join(call: Call, run_id: UUID, query: Join) -> web.StreamResponse:
+    """Answers with a run's result as soon as there is one."""
+    return await following.join(call, await _find(call, run_id), query)
+
+
+@routes.get("/runs/{run_id}/stream")
+async def join_stream(call: Call, run_id: UUID, query: JoinStream) -> web.StreamResponse:
+    """Streams a run's events, from now on or after ``Last-Event-ID``."""
+    return await following.join_stream(call, await _find(call, run_id), query)
+
+
+async def _create_all(context: Context, new: list[NewRun]) -> list[RunRow]:
+    return [await create(context, run) for run in new]
+
+
+async def _find(call: Call, run_id: UUID) -> RunRow:
+    """A run by its id alone."""
+    result = await runs.result(call.context.database, run_id)
+    if result is None:
+        raise RunNotFound(run_id)
+    return await runs.get(call.context.database, result.thread_id, run_id)

@@ -1,0 +1,76 @@
+"""Whether the gateway lives, whether work gets done, and what it is."""
+
+import asyncio
+from importlib import metadata
+from typing import Any
+
+from aiohttp import web
+
+from gateway.routing import Call, Routes
+from gateway.wire.answers import answer
+from persistence import runs
+from persistence.errors import Unavailable
+
+routes = Routes()
+
+
+@routes.get("/")
+@routes.get("/ok")
+async def ok(call: Call) -> web.Response:
+    """The gateway lives."""
+    return answer({"ok": True, "services": {}})
+
+
+@routes.get("/live")
+async def live(call: Call) -> web.Response:
+    """The gateway lives; says nothing of the parts it depends on."""
+    return answer({"ok": True})
+
+
+@routes.get("/ready")
+async def ready(call: Call) -> web.Response:
+    """Whether a run that is created now would be executed: 503 names what is missing."""
+    (postgres, workers), redis = await asyncio.gather(_rows(call), call.context.dispatcher.ping())
+    checks = {
+        "postgres": postgres,
+        "redis": "ok" if redis else "unavailable",
+        "workers": workers,
+    }
+    is_ready = all(state == "ok" for state in checks.values())
+    return answer({"ready": is_ready, "checks": checks}, status=200 if is_ready else 503)
+
+
+async def _rows(call: Call) -> tuple[str, str]:
+    """What Postgres says of itself, and of work that waits and nobody picks up."""
+    try:
+        waiting = await runs.waiting(call.context.database)
+    except Unavailable:
+        return "unavailable", "unknown"
+    threshold = call.context.settings.stuck_pending_threshold_seconds
+    if (waiting.oldest_seconds or 0) > threshold:
+        return "ok", f"a run waits for {waiting.oldest_seconds:.0f} s and nobody picks it up"
+    if not waiting.instances:
+        return "ok", "no worker is alive"
+    return "ok", "ok"
+
+
+@routes.get("/info")
+async def info(call: Call) -> web.Response:
+    """Versions, and which features there are."""
+    host: dict[str, Any] = dict.fromkeys(
+        ("project_id", "host_revision_id", "revision_id", "tenant_id")
+    )
+    return answer(
+        {
+            "version": call.context.version,
+            "langgraph_py_version": metadata.version("langgraph"),
+            "flags": {
+                "assistants": True,
+                "crons": False,
+                "langsmith": False,
+                "langsmith_tracing_replicas": False,
+                "langsmith_tracing_session_on_runs": False,
+            },
+            "host": {"kind": "self-hosted", **host},
+        }
+    )

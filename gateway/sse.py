@@ -1,0 +1,95 @@
+"""Event log → ``text/event-stream``: frames as the SDKs read them, one write a batch."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from aiohttp import web
+
+from actors.events import GAP_EVENT, Event
+from gateway.long_response import ClientGone, Closing, LongResponse
+from gateway.routing import Call
+
+log = structlog.get_logger()
+
+HEARTBEAT = b": heartbeat\r\n\r\n"
+_LAST_WORDS_SECONDS = 0.5
+
+_ALWAYS = frozenset({"error", GAP_EVENT})
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "Connection": "keep-alive",
+    "X-Accel-Buffering": "no",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which events a subscriber wants, by stream mode; errors and gaps always pass.
+
+    A mode names its events without their namespace; ``messages-tuple`` comes as ``messages``, and
+    ``messages`` as ``messages/partial`` and its kin. A run sends either of the two, so asking for
+    ``messages`` takes whichever comes.
+    """
+
+    modes: frozenset[str] = frozenset()
+
+    def wants(self, name: str) -> bool:
+        """Whether an event of this name passes. No modes: all do."""
+        if not self.modes or name in _ALWAYS:
+            return True
+        kind = name.partition("|")[0].partition("/")[0]
+        return kind in self.modes or (kind == "messages" and "messages-tuple" in self.modes)
+
+
+def frame(event: Event, *, with_id: bool) -> bytes:
+    """One event as it goes over the line."""
+    head = b"event: " + event.name.encode() + b"\r\ndata: " + event.data + b"\r\n"
+    return head + (b"id: " + event.id.encode() + b"\r\n\r\n" if with_id else b"\r\n")
+
+
+async def stream(
+    call: Call,
+    batches: AsyncIterator[list[Event]],
+    *,
+    headers: Mapping[str, str],
+    with_ids: bool,
+    only: Filter = Filter(),
+    on_disconnect: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+) -> web.StreamResponse:
+    """Sends the events until there are no more, the client leaves or the gateway stops.
+
+    ``on_disconnect`` is started when the client left, and only then.
+    """
+    answer = LongResponse(call.context, call.request, {**_HEADERS, **headers}, HEARTBEAT)
+    try:
+        async with answer, contextlib.aclosing(_generator(batches)):
+            async for batch in batches:
+                frames = [frame(e, with_id=with_ids) for e in batch if only.wants(e.name)]
+                if frames:
+                    await answer.send(b"".join(frames))
+            await answer.finish()
+    except Closing:
+        # Complete, but without the run's end: the SDKs ask for the run's status and come back.
+        with contextlib.suppress(ClientGone):
+            await answer.finish(within=_LAST_WORDS_SECONDS)
+    except (asyncio.CancelledError, ClientGone) as left:
+        if on_disconnect is not None:
+            call.context.background.start(on_disconnect())
+        if isinstance(left, asyncio.CancelledError):
+            raise
+    except Exception:
+        # Headers are out: a cut line is the only way left to say that this is not the end.
+        log.exception("stream broken", path=call.request.path)
+        answer.hang_up()
+    return answer.response
+
+
+def _generator(batches: AsyncIterator[list[Event]]) -> AsyncGenerator[list[Event], None]:
+    """An iterator that can be closed, so that a subscription ends with its answer."""
+    return cast(AsyncGenerator[list[Event], None], batches)

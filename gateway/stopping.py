@@ -1,0 +1,47 @@
+"""Stopping runs because a client wants it: the wish goes into the row, then the worker is told."""
+
+import contextlib
+from uuid import UUID
+
+from gateway.context import Context
+from persistence import runs
+from persistence.errors import RunNotFound
+from persistence.lifecycle import CancelAction
+from persistence.runs import CancelRequested
+
+_LEFT = "the client disconnected, and the run was to be cancelled then"
+
+
+async def stop(
+    context: Context,
+    thread_id: UUID,
+    run_id: UUID,
+    action: CancelAction,
+    reason: str | None = None,
+) -> CancelRequested:
+    """Stops a run, or ends it at once when it has not started. Raises RunNotFound.
+
+    A running one has not stopped yet when this returns: wait for its end.
+    """
+    requested = await runs.request_cancel(context.database, thread_id, run_id, action, reason)
+    await tell(context, run_id, requested)
+    return requested
+
+
+async def delete(context: Context, thread_id: UUID, run_id: UUID) -> None:
+    """Removes a run and its checkpoints; a running one as soon as it has stopped."""
+    await tell(context, run_id, await runs.delete(context.database, thread_id, run_id))
+
+
+async def stop_abandoned(context: Context, thread_id: UUID, run_id: UUID) -> None:
+    """Stops a run whose client left; one that has ended or gone meanwhile is fine too."""
+    with contextlib.suppress(RunNotFound):
+        await stop(context, thread_id, run_id, CancelAction.INTERRUPT, _LEFT)
+
+
+async def tell(context: Context, run_id: UUID, requested: CancelRequested) -> None:
+    """Tells the worker of a running run, and lets the thread's next one start."""
+    if requested.kind == "asked":
+        await context.dispatcher.cancel(run_id)
+    if requested.next_run_id is not None:
+        await context.dispatcher.run(requested.next_run_id)

@@ -1,0 +1,148 @@
+"""Assistants on the wire: what creates, changes and finds one, and how a row is shown."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from gateway.errors import BadRequest
+from gateway.wire.answers import document, moment
+from gateway.wire.body import Body, Query
+from gateway.wire.fields import Flag, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.runs import RunConfig
+from persistence.assistants import AssistantRow
+
+BOTH = (
+    "Cannot specify both configurable and context. Prefer setting context alone. Context was "
+    "introduced in LangGraph 0.6.0 and is meant to replace configurable."
+)
+
+AssistantKey = Literal[
+    "assistant_id",
+    "graph_id",
+    "name",
+    "description",
+    "config",
+    "context",
+    "created_at",
+    "updated_at",
+    "metadata",
+    "version",
+]
+
+
+class AssistantPatch(Body):
+    """What changes an assistant: metadata is merged, the rest replaced."""
+
+    graph_id: Annotated[str | None, NotNull] = None
+    config: Annotated[RunConfig | None, NotNull] = None
+    context: Annotated[JsonObject | None, NotNull] = None
+    metadata: JsonObject = {}
+    name: Annotated[str | None, NotNull] = None
+    description: Annotated[str | None, NotNull] = None
+
+
+class AssistantCreate(AssistantPatch):
+    """What creates an assistant."""
+
+    graph_id: str
+    assistant_id: Annotated[Uuid | None, NotNull] = None
+    if_exists: Literal["raise", "do_nothing"] = "raise"
+    description: str | None = None
+
+
+class AssistantCount(Body):
+    """Which assistants to count."""
+
+    metadata: JsonObject = {}
+    graph_id: Annotated[str | None, NotNull] = None
+    name: Annotated[str | None, NotNull] = None
+
+
+class AssistantSearch(AssistantCount):
+    """Which assistants to find, and how to show them."""
+
+    limit: Limit = 10
+    offset: Offset = 0
+    sort_by: Annotated[
+        Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"] | None, NotNull
+    ] = None
+    sort_order: Annotated[Literal["asc", "desc"] | None, NotNull] = None
+    select: Annotated[list[AssistantKey] | None, NotNull] = None
+
+
+class VersionSearch(Body):
+    """Which versions of an assistant to list."""
+
+    metadata: JsonObject = {}
+    limit: Limit = 10
+    offset: Offset = 0
+
+
+class VersionChoice(Body):
+    """Which version an assistant shall be."""
+
+    version: int
+
+
+def _depth(text: Any) -> Any:
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("Invalid xray value")
+
+
+class Drawing(Query):
+    """How deep to draw into subgraphs."""
+
+    xray: Annotated[bool | int, BeforeValidator(_depth)] = False
+
+
+class Subgraphs(Query):
+    """Whether to list the subgraphs of subgraphs too."""
+
+    recurse: Flag = False
+
+
+class Deletion(Query):
+    """What to delete with the assistant."""
+
+    delete_threads: Flag = False
+
+
+def mirrored(
+    config: dict[str, Any], context: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and context such that ``configurable`` and context say the same.
+
+    Whichever the client gave is written to the other as well. Raises BadRequest for both.
+    """
+    configurable = config.get("configurable")
+    if configurable and context:
+        raise BadRequest(BOTH)
+    if context:
+        return {**config, "configurable": context}, context
+    return config, dict(configurable or {})
+
+
+def show_assistant(row: AssistantRow) -> dict[str, Any]:
+    """An assistant's row as the wire has it."""
+    return {
+        "assistant_id": row.assistant_id,
+        "graph_id": row.graph_id,
+        "config": document(row.config),
+        "context": document(row.context),
+        "metadata": document(row.metadata),
+        "name": row.name,
+        "created_at": moment(row.created_at),
+        "updated_at": moment(row.updated_at),
+        "version": row.version,
+        "description": row.description,
+    }
+
+
+def show_version(row: AssistantRow) -> dict[str, Any]:
+    """A version of an assistant as the wire has it."""
+    shown = show_assistant(row)
+    del shown["updated_at"]
+    return shown

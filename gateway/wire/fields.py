@@ -1,0 +1,91 @@
+"""Field types that several requests share."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    ValidatorFunctionWrapHandler,
+)
+from pydantic_core import CoreSchema, core_schema
+
+
+class AsSent:
+    """Marks a field that is checked against a model but kept as it was sent.
+
+    So unknown keys stay, nothing is filled in, and nothing large or deep is copied.
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Pydantic's hook."""
+
+        def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+            validate(value)
+            return value
+
+        return core_schema.no_info_wrap_validator_function(
+            check, handler.generate_schema(self._model)
+        )
+
+
+_SPARE_LEVELS = 20
+"""Stored objects come back inside other JSON; this many levels are kept free for it."""
+
+
+def _storable(value: dict[str, Any]) -> dict[str, Any]:
+    wrapped: Any = value
+    for _ in range(_SPARE_LEVELS):
+        wrapped = [wrapped]
+    try:
+        orjson.dumps(wrapped)
+    except TypeError:
+        raise ValueError("nested too deeply") from None
+    return value
+
+
+def _refuse_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null is not allowed: leave the field out")
+    return value
+
+
+def _uuid(value: Any) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError("must be a UUID") from None
+
+
+def _flag(value: Any) -> Any:
+    return value.lower() in ("true", "1") if isinstance(value, str) else value
+
+
+NotNull = BeforeValidator(_refuse_null)
+"""For a field that may be left out but, when present, must have a value."""
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+"""An object that will be stored as it is."""
+
+Uuid = Annotated[UUID, BeforeValidator(_uuid)]
+"""A UUID in any of its written forms."""
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+"""A boolean in a query: ``true`` and ``1`` are true, everything else is false."""
+
+Limit = Annotated[int, Field(ge=1, le=1000)]
+"""How many rows a page may have."""
+
+Offset = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""How many rows to skip."""

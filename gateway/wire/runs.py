@@ -1,0 +1,185 @@
+"""Runs on the wire: what creates one, how lists and joins are asked for, and how a row is shown."""
+
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from gateway.wire.answers import document, moment
+from gateway.wire.body import Body, Query
+from gateway.wire.fields import AsSent, Flag, JsonObject, NotNull, Offset, Uuid
+from persistence.runs import RunRow
+
+StreamMode = Literal[
+    "values",
+    "messages",
+    "messages-tuple",
+    "updates",
+    "events",
+    "tasks",
+    "checkpoints",
+    "debug",
+    "custom",
+]
+Nodes = Annotated[Literal["*"] | list[str] | None, NotNull]
+
+_LONGEST_DELAY_SECONDS = 10 * 366 * 24 * 3600
+
+
+class _Config(BaseModel):
+    """A LangChain config; keys beside the known ones are handed through."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    tags: Annotated[list[str] | None, NotNull] = None
+    recursion_limit: Annotated[int | None, NotNull] = None
+    configurable: JsonObject = {}
+    metadata: JsonObject = {}
+
+
+class _Checkpoint(Body):
+    """A place in a thread's history."""
+
+    checkpoint_id: Annotated[str | None, NotNull] = None
+    checkpoint_ns: Annotated[str | None, NotNull] = None
+    checkpoint_map: JsonObject | None = None
+
+
+class _Send(Body):
+    """A node to go to, with an input of its own."""
+
+    node: str
+    input: Any
+
+
+class _Command(Body):
+    """What to do instead of taking an input. Unknown keys are refused: LangGraph fails on them."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    resume: Any = None
+    update: dict[str, Any] | list[Any] | None = None
+    goto: str | _Send | list[str | _Send] | None = None
+
+
+def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Only what names the place; clients send the thread's id along, or leave it out."""
+    keys = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+    return {key: checkpoint[key] for key in keys if checkpoint.get(key) is not None}
+
+
+RunConfig = Annotated[dict[str, Any], AsSent(_Config)]
+Checkpoint = Annotated[dict[str, Any], AsSent(_Checkpoint), AfterValidator(_place)]
+Command = Annotated[dict[str, Any], AsSent(_Command)]
+
+
+class RunCreate(Body):
+    """What creates a run, on a thread or without one."""
+
+    assistant_id: str
+    input: Any = None
+    command: Command | None = None
+    config: RunConfig = {}
+    context: JsonObject = {}
+    metadata: JsonObject = {}
+    checkpoint: Checkpoint = {}
+    checkpoint_id: Annotated[Uuid | None, NotNull] = None
+    stream_mode: Annotated[
+        list[StreamMode],
+        BeforeValidator(lambda mode: [mode] if isinstance(mode, str) else mode),
+        AfterValidator(lambda modes: modes or ["values"]),
+    ] = ["values"]
+    stream_subgraphs: bool = False
+    stream_resumable: bool = False
+    interrupt_before: Nodes = None
+    interrupt_after: Nodes = None
+    multitask_strategy: Literal["reject", "rollback", "interrupt", "enqueue"] = "enqueue"
+    if_not_exists: Literal["reject", "create"] = "reject"
+    on_disconnect: Literal["continue", "cancel"] = "continue"
+    on_completion: Literal["delete", "keep"] = "delete"
+    after_seconds: Annotated[float, Field(le=_LONGEST_DELAY_SECONDS)] = 0
+    durability: Annotated[Literal["sync", "async", "exit"] | None, NotNull] = None
+    checkpoint_during: Annotated[bool | None, NotNull] = None
+    webhook: Annotated[str | None, NotNull] = None
+    feedback_keys: Annotated[list[str] | None, NotNull] = None
+
+    @model_validator(mode="after")
+    def _refuse_webhook(self) -> Self:
+        if self.webhook is not None:
+            raise ValueError("webhook: not supported yet")
+        return self
+
+
+RunKey = Literal[
+    "run_id",
+    "thread_id",
+    "assistant_id",
+    "created_at",
+    "updated_at",
+    "status",
+    "metadata",
+    "kwargs",
+    "multitask_strategy",
+    "langsmith_session_name",
+]
+
+
+class RunList(Query):
+    """Which runs of a thread to list."""
+
+    limit: Annotated[int, Field(ge=0, le=1000)] = 10
+    offset: Offset = 0
+    status: str | None = None
+    select: list[RunKey] = []
+
+
+class Cancel(Query):
+    """How to stop a run, and whether to answer only when it has stopped."""
+
+    wait: Flag = False
+    action: Annotated[
+        Literal["interrupt", "rollback"],
+        BeforeValidator(lambda text: text if text == "rollback" else "interrupt"),
+    ] = "interrupt"
+
+
+class Join(Query):
+    """How to wait for a run."""
+
+    cancel_on_disconnect: Flag = False
+
+
+def _modes(given: list[str]) -> list[str]:
+    """Repeated parameters, comma lists and JSON lists all mean the same."""
+    modes: list[str] = []
+    for text in given:
+        if text.startswith("["):
+            try:
+                modes += [str(mode) for mode in orjson.loads(text)]
+            except orjson.JSONDecodeError:
+                raise ValueError(f"invalid JSON list {text}") from None
+        else:
+            modes += [mode.strip() for mode in text.split(",") if mode.strip()]
+    return modes
+
+
+class JoinStream(Join):
+    """How to follow a run's stream."""
+
+    stream_mode: Annotated[list[str], AfterValidator(_modes)] = []
+
+
+def show_run(run: RunRow) -> dict[str, Any]:
+    """A run's row as the wire has it."""
+    return {
+        "run_id": run.run_id,
+        "thread_id": run.thread_id,
+        "assistant_id": run.assistant_id,
+        "metadata": document(run.metadata),
+        "status": run.status,
+        "kwargs": document(run.kwargs),
+        "multitask_strategy": run.multitask_strategy,
+        "created_at": moment(run.created_at),
+        "updated_at": moment(run.updated_at),
+        "langsmith_session_name": None,
+    }
