@@ -1,4 +1,8 @@
-"""The events of runs: what an event is, and how it is read and ended, whatever carries it."""
+"""The events of runs: what an event is, and how it is read and ended, whatever carries it.
+
+Carriers: ``event_reader`` and ``event_ends`` over Redis, ``event_memory`` within one process. Both
+read through a ``event_cursor.Cursor``, so both drop, mark and end alike.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,6 +29,9 @@ START = "0-0"
 """Cursor before the first event."""
 LIVE = "$"
 """Cursor after the last event that exists when the subscription begins."""
+GAP_EVENT = "callboard/gap"
+"""Name of the event that stands where events were lost (trimmed, flushed, or never written because
+Redis was away too long). Data ``{"missed": count}``, null when the count is not known."""
 
 
 class EventReader(Protocol):
@@ -34,8 +41,11 @@ class EventReader(Protocol):
         """Yields batches of events after the cursor, in order and each once, until the run's end.
 
         Ends by itself after the end marker, or when the row is terminal and nothing more is
-        stored. An empty batch is never yielded. Entries of an attempt older than one already seen
-        are dropped, and so are repeats of a batch sent twice. Heartbeats are the caller's.
+        stored, or when the row is gone. An empty batch is never yielded. Entries of an attempt
+        older than one already seen are dropped, and so are repeats of a batch sent twice; what is
+        missing is marked by a ``GAP_EVENT``. ``after`` is START, LIVE, or an event's id (a text
+        that is none counts as LIVE). The subscription begins when the first batch is asked for.
+        Heartbeats are the caller's. While Redis is away the iterator waits.
         """
         ...
 
@@ -47,9 +57,7 @@ class EventReader(Protocol):
 class EventEnds(Protocol):
     """The worker's side: writes what comes after the row is settled."""
 
-    async def end(
-        self, run_id: str, attempt: int, status: str, error: bytes | None = None
-    ) -> None:
+    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
         """Appends the ``error`` event, if any, and the end marker, and wakes all readers.
 
         error: JSON bytes ``{"error": class, "message": text}``. Never raises for a Redis that is

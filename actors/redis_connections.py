@@ -39,7 +39,7 @@ def blocking_client(url: str, timeout: float) -> redis.Redis:
     ):
         del options["socket_keepalive"], options["socket_connect_timeout"]
     options["retry"] = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
-    return redis.Redis(connection_pool=redis.ConnectionPool(**options))
+    return redis.Redis.from_pool(redis.ConnectionPool(**options))
 
 
 def client(url: str, timeout: float) -> redis.asyncio.Redis:
@@ -51,4 +51,4 @@ def client(url: str, timeout: float) -> redis.asyncio.Redis:
     options["retry"] = redis.asyncio.retry.Retry(
         NoBackoff(), 1, supported_errors=(redis.ConnectionError,)
     )
-    return redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(**options))
+    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**options))

@@ -1,0 +1,205 @@
+"""The events of runs within one process: writer, ends and reader over lists, for the debugger.
+
+The same cursor as over Redis, so the same events in the same order; bounded per run in number and
+bytes, and in time after the end. A reader who is slower than the bound meets a gap, marked as such.
+"""
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from uuid import UUID
+
+import orjson
+
+from actors.child.protocol import END_EVENT
+from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
+from actors.event_rows import RowWatch
+from actors.events import START, Event
+from actors.tasks import stop
+from persistence.engine import Database
+
+_BATCH = 128
+_SOON_SECONDS = 0.1
+_IDLE_SECONDS = 3.0
+_END_GRACE_SECONDS = 0.5
+
+
+class _Log:
+    """The events of one run, and who waits for more."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.last: EntryId = FIRST
+        self.size = 0
+        self.seq: dict[int, int] = {}
+        """By attempt, the number of its latest event."""
+        self.watchers = 0
+        self.over = False
+        self.ended = asyncio.Event()
+        self.news = asyncio.Event()
+
+    def tell(self) -> None:
+        """Lets all who wait look again."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class MemoryEventLog:
+    """``EventReader``, ``EventEnds``, and the writer that a runner puts its events into.
+
+    database: asked, now and then, whether a silent run is over.
+    maxlen, max_bytes: what one run keeps; the oldest go first.
+    ttl: seconds that events are kept after the end.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        maxlen: int = 10_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        ttl: float = 3600,
+    ) -> None:
+        self._maxlen = maxlen
+        self._max_bytes = max_bytes
+        self._ttl = ttl
+        self._logs: dict[str, _Log] = {}
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._rows = RowWatch(database, self._row_seen)
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Starts looking at the rows of silent runs."""
+        self._task = asyncio.create_task(self._rows.run(), name="rows of watched runs")
+
+    async def close(self) -> None:
+        """Ends every subscription and forgets everything."""
+        await stop(self._task)
+        for timer in self._expiries.values():
+            timer.cancel()
+        for log in self._logs.values():
+            self._close(log)
+        self._logs.clear()
+
+    # ── the runner's side ────────────────────────────────────────────────────────────────────────
+
+    async def put(self, run_id: str, attempt: int, name: str, data: bytes) -> None:
+        """Appends one event. Never waits: what is too much pushes out the oldest."""
+        log = self._log(run_id)
+        seq = log.seq[attempt] = log.seq.get(attempt, 0) + 1
+        self._append(log, name, data, attempt, seq)
+
+    async def flush(self, run_id: str) -> None:
+        """Returns at once: what was put is there."""
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+        """See ``EventEnds.end``."""
+        run_id = str(run_id)
+        log = self._log(run_id)
+        if error is not None:
+            self._append(log, "error", error, attempt, 0)
+        self._append(log, END_EVENT, orjson.dumps({"status": status}), attempt, 0)
+        self._close(log)
+        self._rows.forget(run_id)
+        if run_id not in self._expiries:
+            loop = asyncio.get_running_loop()
+            self._expiries[run_id] = loop.call_later(self._ttl, self._expire, run_id)
+
+    # ── the subscriber's side ────────────────────────────────────────────────────────────────────
+
+    async def follow(self, run_id: str, after: str = START) -> AsyncGenerator[list[Event], None]:
+        """See ``EventReader.follow``."""
+        with self._watching(run_id, _SOON_SECONDS) as log:
+            cursor = _place(log, after)
+            while True:
+                news = log.news
+                start = bisect_right(log.entries, cursor.at, key=attrgetter("at"))
+                entries = log.entries[start : start + _BATCH]
+                if entries:
+                    events, ended = cursor.take(entries)
+                    if events:
+                        yield events
+                    if ended:
+                        return
+                elif log.over:
+                    return
+                else:
+                    await news.wait()
+
+    async def ended(self, run_id: str) -> None:
+        """See ``EventReader.ended``."""
+        with self._watching(run_id, 0) as log:
+            await log.ended.wait()
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────
+
+    def _log(self, run_id: str) -> _Log:
+        return self._logs.setdefault(run_id, _Log())
+
+    def _append(self, log: _Log, name: str, data: bytes, attempt: int, seq: int) -> None:
+        # As Redis numbers its entries: the clock, but never backwards.
+        milliseconds, number = log.last
+        now = time.time_ns() // 1_000_000
+        log.last = (now, 0) if now > milliseconds else (milliseconds, number + 1)
+        added = Entry(log.last, Event(format_id(log.last), name, data, attempt), seq)
+        log.entries.append(added)
+        log.size += added.size
+        drop = 0
+        while drop < len(log.entries) - 1 and (
+            len(log.entries) - drop > self._maxlen or log.size > self._max_bytes
+        ):
+            log.size -= log.entries[drop].size
+            drop += 1
+        del log.entries[:drop]
+        log.tell()
+
+    def _close(self, log: _Log) -> None:
+        log.over = True
+        log.ended.set()
+        log.tell()
+
+    def _expire(self, run_id: str) -> None:
+        del self._expiries[run_id]
+        self._logs.pop(run_id, None)
+
+    @contextmanager
+    def _watching(self, run_id: str, within: float) -> Iterator[_Log]:
+        run_id = str(UUID(run_id))
+        log = self._log(run_id)
+        log.watchers += 1
+        if not log.ended.is_set():
+            self._rows.watch(run_id, within)
+        try:
+            yield log
+        finally:
+            log.watchers -= 1
+            if not log.watchers:
+                self._rows.forget(run_id)
+                if not log.entries and self._logs.get(run_id) is log:
+                    del self._logs[run_id]
+
+    def _row_seen(self, run_id: str, finished: float | None) -> float:
+        if finished is None:
+            return _IDLE_SECONDS
+        log = self._logs[run_id]
+        log.ended.set()
+        if finished < _END_GRACE_SECONDS:
+            return _END_GRACE_SECONDS - finished
+        self._close(log)
+        return _IDLE_SECONDS
+
+
+def _place(log: _Log, after: str) -> Cursor:
+    at = parse_cursor(after)
+    if at == FIRST:
+        return Cursor()
+    seen = [entry for entry in log.entries if at is None or entry.at <= at]
+    cursor = Cursor(known=not log.entries)
+    _, _ = cursor.take(entry for entry in seen if entry.event.name != END_EVENT)
+    cursor.at = at or log.last
+    return cursor
