@@ -16,6 +16,7 @@ import contextvars
 import copy
 import datetime
 import decimal
+import enum
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -380,6 +381,7 @@ _SCALARS = (
     datetime.time,
     datetime.timedelta,
     datetime.tzinfo,
+    enum.Enum,
 )
 
 
@@ -398,11 +400,13 @@ def is_small(values: Iterable[Any]) -> bool:
             size += len(value)
         elif isinstance(value, (dict, list, tuple, set, frozenset)):
             parts = value
+        elif isinstance(value, _SCALARS):
+            pass
         elif isinstance(attributes := getattr(value, "__dict__", None), dict):
             parts = attributes
         elif isinstance(slots := getattr(type(value), "__slots__", None), tuple):
             parts = [getattr(value, slot, None) for slot in slots]
-        elif not isinstance(value, _SCALARS):
+        else:
             return False
         if size > _SMALL_BYTES or seen + len(rest) + len(parts) > _SMALL_NODES:
             return False
