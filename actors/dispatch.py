@@ -8,6 +8,7 @@ told ``InspectorUnavailable``.
 
 import asyncio
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Protocol, cast
 from uuid import UUID, uuid4
@@ -95,9 +96,18 @@ class RedisDispatcher:
     dramatiq's own script does the enqueueing, so its workers find what they expect.
     """
 
-    def __init__(self, redis_url: str, reply_id: str | None = None) -> None:
-        """reply_id: unique per process; names the list on which answers arrive."""
+    def __init__(
+        self,
+        redis_url: str,
+        reply_id: str | None = None,
+        on_unsent: Callable[[], None] | None = None,
+    ) -> None:
+        """reply_id: unique per process; names the list on which answers arrive.
+
+        on_unsent: called when a run's id could not be sent.
+        """
         self._id = reply_id or str(uuid4())
+        self._on_unsent = on_unsent
         self._redis = redis_connections.client(redis_url, _COMMAND_SECONDS)
         # Answers are awaited on a connection of their own, which may be silent for long.
         self._replies = redis_connections.client(redis_url, _BLOCK_SECONDS * 2.0)
@@ -123,7 +133,8 @@ class RedisDispatcher:
 
     async def run(self, run_id: UUID | str) -> None:
         """Enqueues the run's id. A Redis that is gone is logged: workers poll the rows."""
-        await self.send(RUNS, str(run_id))
+        if not await self.send(RUNS, str(run_id)) and self._on_unsent is not None:
+            self._on_unsent()
 
     async def maintain(self) -> bool:
         """Enqueues one sweep; False when it could not be sent."""

@@ -2,6 +2,7 @@
 
 ActorsError
 ├── SlotTaken              another worker of this host has the slot
+├── WorkerBroken           a part of the worker ended that it cannot do without
 ├── GraphProcessFailed     a graph process ended before it was ready
 └── InspectorUnavailable   nobody can look at a graph or a state for now
 """
@@ -13,6 +14,10 @@ class ActorsError(Exception):
 
 class SlotTaken(ActorsError):
     """Another worker of this host runs in the slot that this one was told to take."""
+
+
+class WorkerBroken(ActorsError):
+    """A part of the worker ended that it cannot do without: it must be started anew."""
 
 
 class GraphProcessFailed(ActorsError):

@@ -1,0 +1,64 @@
+"""Heals what died with its owner: leases without a worker, rows without a message, old threads.
+
+One sweep is safe beside any number of others: every statement takes its rows with their locks.
+"""
+
+import structlog
+
+from actors.dispatch import Dispatcher, RedisDispatcher
+from actors.ending import announce, of_released
+from actors.events import EventEnds
+from actors.settings import WorkerSettings
+from persistence import runs, threads
+from persistence.engine import Database
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 100
+_RESEND = 1000
+_TEMPORARY_GRACE_SECONDS = 15.0
+"""How long a stateless run's thread is kept for those who still read its end."""
+
+
+async def sweep(
+    db: Database, dispatcher: Dispatcher, ends: EventEnds, settings: WorkerSettings
+) -> None:
+    """One round of healing. Raises Unavailable."""
+    await expire(db, dispatcher, ends, settings)
+    await send_due(db, dispatcher, settings.reaper_interval_seconds * 2)
+    await resend(db, dispatcher, settings.stuck_pending_threshold_seconds)
+    if swept := await threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS):
+        log.info("temporary threads removed", threads=swept)
+
+
+async def expire(
+    db: Database, dispatcher: Dispatcher, ends: EventEnds, settings: WorkerSettings
+) -> None:
+    """Returns runs whose lease ran out, or ends them when they crashed too often."""
+    while True:
+        released = await runs.expire(db, settings.bg_job_max_retries, _BATCH)
+        for one in released:
+            log.warning("lease ran out", run_id=str(one.run_id), status=one.status)
+            await announce(of_released(one), ends, dispatcher)
+        if len(released) < _BATCH:
+            return
+
+
+async def resend(db: Database, dispatcher: Dispatcher, older_than_seconds: float) -> None:
+    """Sends runs again that nobody started although they could.
+
+    While messages wait in the queue theirs may be among them, and workers are merely busy.
+    """
+    if isinstance(dispatcher, RedisDispatcher) and await dispatcher.backlog() != 0:
+        return
+    stuck = await runs.claimable(db, _RESEND, older_than_seconds)
+    for run_id in stuck:
+        await dispatcher.run(run_id)
+    if stuck:
+        log.warning("runs without a message sent again", runs=len(stuck))
+
+
+async def send_due(db: Database, dispatcher: Dispatcher, within_seconds: float) -> None:
+    """Sends delayed runs that fell due within the last so many seconds."""
+    for run_id in await runs.due(db, within_seconds):
+        await dispatcher.run(run_id)

@@ -1,0 +1,45 @@
+"""What stands where Redis would: nobody can be told anything, so workers poll and readers look."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from actors.errors import InspectorUnavailable
+
+
+def _nothing() -> None:
+    """Nobody to tell."""
+
+
+class MuteDispatcher:
+    """Tells at most its own process that there is something to do."""
+
+    def __init__(
+        self, on_run: Callable[[], None] = _nothing, on_cancel: Callable[[], None] = _nothing
+    ) -> None:
+        """on_run, on_cancel: called in place of a message."""
+        self._on_run = on_run
+        self._on_cancel = on_cancel
+
+    async def run(self, run_id: UUID | str) -> None:
+        """See ``Dispatcher.run``."""
+        self._on_run()
+
+    async def cancel(self, run_id: UUID | str) -> None:
+        """See ``Dispatcher.cancel``."""
+        self._on_cancel()
+
+    async def inspect(self, op: str, args: dict[str, Any], timeout: float) -> tuple[int, bytes]:
+        """See ``Dispatcher.inspect``: there is no way to an inspector."""
+        raise InspectorUnavailable("without Redis no inspector can be reached")
+
+    async def ping(self) -> bool:
+        """See ``Dispatcher.ping``."""
+        return False
+
+
+class MuteEnds:
+    """Ends that only the row tells of."""
+
+    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+        """See ``EventEnds.end``."""
