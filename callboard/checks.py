@@ -49,8 +49,8 @@ def before_start(launch: Launch) -> Project:
         click.echo(f"callboard: {warning}", err=True)
     needed = settings(launch)
     launching.prepare(launch)
+    budget(needed, database(launch))
     if launch.database_url is not None:
-        budget(needed, database(launch))
         schema(launch, upgrade=True)
     if launch.redis_url is not None:
         redis(launch)

@@ -49,6 +49,8 @@ def configure(part: str) -> None:
     )
     logging.basicConfig(level=_level(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    for chatty in ("alembic", "apscheduler", "httpx"):
+        logging.getLogger(chatty).setLevel(max(_level(), logging.WARNING))
 
 
 def _rendered() -> list[Processor]:
