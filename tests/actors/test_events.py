@@ -2,14 +2,19 @@
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 import redis.asyncio as redis
 
+from actors import event_reader
 from actors.child.protocol import (
     FIELD_ATTEMPT,
     FIELD_DATA,
@@ -421,3 +426,368 @@ async def test_memory_forgets_after_the_end(database: Database, rows: Rows) -> N
     assert await collect(log, run_id) == []
     assert log._logs == {}
     await log.close()
+
+
+# ── Redis alone ──────────────────────────────────────────────────────────────────────────────────
+
+MakeReader = Callable[..., Awaitable[RedisEventReader]]
+
+
+async def write(writer: RedisWriter, run_id: str, wanted: range, pause: float = 0.005) -> None:
+    for number in wanted:
+        await writer.put(run_id, 1, "values", data(number))
+        await asyncio.sleep(pause)
+
+
+async def test_a_batch_sent_twice_is_seen_once(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader()
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    for seq in (1, 2, 3, 4, 2, 3, 4, 5, 6, 5):
+        await writer.put(run_id, 1, "values", data(seq), seq=seq)
+    events = await subscription.seen(6)
+    middle = Subscription(reader, run_id, events[3].id)
+    await ends.end(run_id, 1, "success")
+    assert numbers(await subscription.finished()) == [1, 2, 3, 4, 5, 6]
+    assert numbers(await middle.finished()) == [5, 6]
+    assert numbers(await collect(await make_reader(), run_id)) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_two_ends_are_one(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    run_id = await rows.running()
+    await writer.put(run_id, 1, "values", data(0))
+    for _ in range(2):
+        await ends.end(run_id, 1, "error", b'{"error":"E","message":"m"}')
+    names = [event.name for event in await collect(await make_reader(), run_id)]
+    assert names == ["values", "error"]
+    assert 0 < await writer.redis.ttl(events_key(run_id)) <= 60
+
+
+async def test_who_reads_slowly_falls_out_of_the_ring_and_loses_nothing(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader(ring_events=8, ring_bytes=4000, page_connections=1)
+    run_id = await rows.running()
+    quick = Subscription(reader, run_id)
+    slow = reader.follow(run_id)
+    await writer.put(run_id, 1, "values", data(0))
+    seen = await anext(slow)
+    for number in range(1, 500):
+        await writer.put(run_id, 1, "values", data(number))
+    await quick.seen(500)
+    feed = reader._feeds[run_id]
+    assert len(feed.ring) <= 8
+    assert feed.floor > (0, 0)
+    await rows.settle(run_id)
+    await ends.end(run_id, 1, "success")
+    async for batch in slow:
+        seen += batch
+    assert numbers(seen) == list(range(500))
+    assert numbers(await quick.finished()) == list(range(500))
+
+
+async def test_great_events_are_read_in_small_pages(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader()
+    run_id = await rows.running()
+    quick = Subscription(reader, run_id)
+    for number in range(40):
+        await writer.put(run_id, 1, "values", data(number) + b" " * 100_000)
+        await quick.seen(number + 1)
+    batches = [batch async for batch in _until(reader.follow(run_id), 40)]
+    assert max(sum(len(event.data) for event in batch) for batch in batches[1:]) < 400_000
+    await ends.end(run_id, 1, "success")
+
+
+async def _until(batches: AsyncIterator[list[Event]], count: int) -> AsyncIterator[list[Event]]:
+    seen = 0
+    async for batch in batches:
+        yield batch
+        seen += len(batch)
+        if seen >= count:
+            return
+
+
+async def test_what_was_trimmed_is_marked(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader()
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    for number in range(10):
+        await writer.put(run_id, 1, "values", data(number))
+    first = list(await subscription.seen(10))
+    await subscription.cancel()
+    for number in range(10, 50):
+        await writer.put(run_id, 1, "values", data(number))
+    await writer.redis.xtrim(events_key(run_id), maxlen=5, approximate=False)
+    await ends.end(run_id, 1, "success")
+    events = await collect(reader, run_id)
+    assert [event.name for event in events] == [GAP_EVENT] + ["values"] * 5
+    assert events[0].data == b'{"missed":45}'
+    assert numbers(await collect(reader, run_id, events[0].id)) == [45, 46, 47, 48, 49]
+    resumed = await collect(reader, run_id, first[-1].id)
+    assert resumed[0].data == b'{"missed":null}'  # how much lay between, nobody knows any more
+    assert numbers(resumed) == [45, 46, 47, 48, 49]
+
+
+async def test_a_flush_in_mid_stream_is_marked(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader()
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    for number in range(3):
+        await writer.put(run_id, 1, "values", data(number))
+    await subscription.seen(3)
+    await writer.redis.flushdb()
+    await writer.put(run_id, 1, "values", data(4), seq=5)
+    await ends.end(run_id, 1, "success")
+    events = await subscription.finished()
+    assert numbers(events) == [0, 1, 2, 4]
+    assert events[3].name == GAP_EVENT
+    assert events[3].data == b'{"missed":1}'
+
+
+async def test_two_gateways_tell_the_same(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    one, other = await make_reader(), await make_reader()
+    run_id = await rows.running()
+    here, there = Subscription(one, run_id), Subscription(other, run_id)
+    writing = asyncio.create_task(write(writer, run_id, range(200), 0.001))
+    last = list(await here.seen(50))[49]
+    moved = Subscription(other, run_id, last.id)
+    await writing
+    await ends.end(run_id, 1, "success")
+    assert await here.finished() == await there.finished()
+    assert numbers(here.events[:50] + await moved.finished()) == list(range(200))
+
+
+async def test_a_thousand_subscribers_share_a_few_connections(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    before = len(await writer.redis.client_list())
+    reader = await make_reader()
+    run_ids = [await rows.running() for _ in range(50)]
+    for run_id in run_ids:
+        for number in range(50):
+            await writer.put(run_id, 1, "values", data(number))
+    subscriptions = [Subscription(reader, run_id) for run_id in run_ids for _ in range(20)]
+    for subscription in subscriptions:
+        await subscription.seen(50)
+    assert len(await writer.redis.client_list()) - before <= 10
+    for run_id in run_ids:
+        await writer.put(run_id, 1, "values", data(50))
+        await rows.settle(run_id)
+        await ends.end(run_id, 1, "success")
+    for subscription in subscriptions:
+        assert numbers(await subscription.finished()) == list(range(51))
+    assert reader._feeds == {}
+    assert reader._rows._due == {}
+
+
+async def test_killed_subscriptions_come_back(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    reader = await make_reader()
+    run_id = await rows.running()
+    subscriptions = [Subscription(reader, run_id) for _ in range(10)]
+    waiting = asyncio.create_task(reader.ended(run_id))
+    writing = asyncio.create_task(write(writer, run_id, range(300)))
+    for count in (50, 100, 150, 200):
+        await subscriptions[0].seen(count)
+        await writer.redis.client_kill_filter(_type="pubsub")
+    await writing
+    await writer.redis.client_kill_filter(_type="pubsub")
+    await ends.end(run_id, 1, "success")
+    for subscription in subscriptions:
+        assert numbers(await subscription.finished()) == list(range(300))
+    await rows.settle(run_id)
+    async with asyncio.timeout(_LONG):
+        await waiting
+
+
+class Valkey:
+    """A server of the test's own, to be stopped and started, frozen and thawed."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.url = f"redis://127.0.0.1:{port}"
+        code = (
+            "import sys; from pathlib import Path; from callboard import embedded;"
+            "embedded.exec_valkey(Path(sys.argv[1]), port=int(sys.argv[2]))"
+        )
+        self._command = [sys.executable, "-c", code, str(folder), str(port)]
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        self._child = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        client = redis.Redis.from_url(self.url, protocol=2)
+        async with asyncio.timeout(_LONG):
+            while True:
+                try:
+                    await client.ping()
+                    break
+                except redis.ConnectionError:
+                    await asyncio.sleep(0.02)
+        await client.aclose()
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.send_signal(signal.SIGCONT)
+            self._child.terminate()
+            self._child.wait(10)
+            self._child = None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._child is not None
+        self._child.send_signal(number)
+
+
+@pytest.fixture
+async def valkey(service_folder: Path, free_port: int) -> AsyncIterator[Valkey]:
+    folder = service_folder / f"own-{free_port}"
+    folder.mkdir()
+    server = Valkey(folder, free_port)
+    await server.start()
+    yield server
+    server.stop()
+
+
+async def persistently(put: Callable[[], Awaitable[None]]) -> None:
+    """As a graph process does: sends again until it is acknowledged."""
+    async with asyncio.timeout(_LONG):
+        while True:
+            try:
+                return await put()
+            except redis.RedisError:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_restart_in_mid_stream_leaves_no_gap(
+    valkey: Valkey, make_reader: MakeReader, rows: Rows
+) -> None:
+    writer, ends = RedisWriter(valkey.url), RedisEventEnds(valkey.url, ttl=60)
+    reader = await make_reader(valkey.url)
+    await ends.open()
+    run_id = await rows.running()
+    subscriptions = [Subscription(reader, run_id) for _ in range(5)]
+    for number in range(100):
+        await writer.put(run_id, 1, "values", data(number))
+    await subscriptions[0].seen(100)
+    valkey.stop()
+    late = Subscription(reader, run_id)
+    starting = asyncio.create_task(_start_later(valkey))
+    for number in range(100, 200):
+        seq = number + 1
+        await persistently(lambda n=number, s=seq: writer.put(run_id, 1, "values", data(n), seq=s))
+    await rows.settle(run_id)
+    await ends.end(run_id, 1, "success")
+    for subscription in [*subscriptions, late]:
+        assert numbers(await subscription.finished()) == list(range(200))
+    await starting
+    await ends.close()
+    await writer.redis.aclose()
+
+
+async def _start_later(valkey: Valkey) -> None:
+    await asyncio.sleep(1.0)
+    await valkey.start()
+
+
+async def test_a_run_that_ends_while_redis_is_away_ends_its_streams(
+    valkey: Valkey, make_reader: MakeReader, rows: Rows
+) -> None:
+    writer, ends = RedisWriter(valkey.url), RedisEventEnds(valkey.url, ttl=60)
+    reader = await make_reader(valkey.url)
+    await ends.open()
+    run_id = await rows.running()
+    reading = Subscription(reader, run_id)
+    await writer.put(run_id, 1, "values", data(0))
+    await reading.seen(1)
+    valkey.stop()
+    others = [Subscription(reader, run_id, after) for after in (START, LIVE, "5-5")]
+    waiting = asyncio.create_task(reader.ended(run_id))
+    await asyncio.sleep(0.5)
+    await rows.settle(run_id)
+    async with asyncio.timeout(_LONG):
+        await ends.end(run_id, 1, "success")
+        await waiting
+    assert numbers(await reading.finished()) == [0]
+    for other in others:
+        assert await other.finished() == []
+    # Who comes later finds the end, written when Redis came back.
+    await valkey.start()
+    async with asyncio.timeout(_LONG):
+        await ends._idle.wait()
+    assert numbers(await collect(await make_reader(valkey.url), run_id)) == [0]
+    assert await writer.redis.xlen(events_key(run_id)) == 2
+    await ends.close()
+    await writer.redis.aclose()
+
+
+async def test_a_frozen_redis_is_noticed(
+    valkey: Valkey, make_reader: MakeReader, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection stays open and says nothing: as half-open as one whose packets are dropped."""
+    monkeypatch.setattr(event_reader, "_QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(event_reader, "_COMMAND_SECONDS", 0.5)
+    writer = RedisWriter(valkey.url)
+    reader = await make_reader(valkey.url)
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    await writer.put(run_id, 1, "values", data(0))
+    await subscription.seen(1)
+    valkey.send(signal.SIGSTOP)
+    async with asyncio.timeout(_LONG):
+        while reader._reachable:
+            await asyncio.sleep(0.02)
+    valkey.send(signal.SIGCONT)
+    await writer.put(run_id, 1, "values", data(1))
+    await subscription.seen(2)
+    await rows.settle(run_id)
+    assert numbers(await subscription.finished()) == [0, 1]
+    await writer.redis.aclose()
+
+
+async def test_a_gateway_starts_before_redis(
+    valkey: Valkey, make_reader: MakeReader, rows: Rows
+) -> None:
+    valkey.stop()
+    reader = await make_reader(valkey.url)
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    await asyncio.sleep(0.2)
+    await valkey.start()
+    writer = RedisWriter(valkey.url)
+    await writer.put(run_id, 1, "values", data(0))
+    await subscription.seen(1)
+    await rows.settle(run_id)
+    assert numbers(await subscription.finished()) == [0]
+    await writer.redis.aclose()
+
+
+async def test_a_database_that_is_away_ends_nothing(
+    writer: RedisWriter, ends: RedisEventEnds, redis_url: str, rows: Rows
+) -> None:
+    run_id = await rows.running()
+    gone = Database(DatabaseSettings(url="postgresql://127.0.0.1:1/none", pool_timeout_seconds=0.2))
+    await gone.open()
+    reader = RedisEventReader(redis_url, gone)
+    await reader.open()
+    subscription = Subscription(reader, run_id)
+    waiting = asyncio.create_task(reader.ended(run_id))
+    await asyncio.sleep(1)
+    await writer.put(run_id, 1, "values", data(0))
+    await subscription.seen(1)
+    assert not waiting.done()
+    await ends.end(run_id, 1, "success")
+    assert numbers(await subscription.finished()) == [0]
+    await waiting
+    await reader.close()
+    await gone.close()
