@@ -1,0 +1,112 @@
+"""A graph's stream parts as events: names and JSON as the protocol has them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+
+from actors.child.serialize import dumps
+from actors.child.thread_state import place
+
+INTERRUPT = "__interrupt__"
+
+_NOTHING = object()
+_SAME = ("values", "updates", "custom", "checkpoints", "tasks", "debug", "tools")
+
+
+class Frames:
+    """Shapes the stream of one attempt, and remembers what its end needs.
+
+    is_interrupted: an interrupt or breakpoint has stopped the graph.
+    """
+
+    def __init__(self, kwargs: Mapping[str, Any]) -> None:
+        """kwargs: of the run; ``stream_mode`` says what its readers want."""
+        modes = kwargs.get("stream_mode") or ["values"]
+        self._wanted = frozenset({modes} if isinstance(modes, str) else modes)
+        self._messages = _Messages("messages-tuple" in self._wanted)
+        self._values: Any = _NOTHING
+        self._values_data: bytes | None = None
+        self.is_interrupted = False
+
+    @property
+    def wants_events(self) -> bool:
+        """Whether somebody wants LangChain's own events."""
+        return "events" in self._wanted
+
+    @property
+    def graph_modes(self) -> list[str]:
+        """What to ask the graph for: the end is read off ``values`` and ``updates``."""
+        modes = {mode for mode in _SAME if mode in self._wanted} | {"values", "updates"}
+        if not self._wanted.isdisjoint(("messages", "messages-tuple")):
+            modes.add("messages")
+        return sorted(modes)
+
+    @property
+    def values(self) -> bytes | None:
+        """The root graph's values as last streamed; None before any were."""
+        if self._values_data is None and self._values is not _NOTHING:
+            self._values_data = dumps(self._values)
+        return self._values_data
+
+    def shape(
+        self, namespace: tuple[str, ...], mode: str, payload: Any
+    ) -> Iterator[tuple[str, bytes]]:
+        """The events of one part, names and data: none when no reader asked for it."""
+        if mode == "events":
+            yield mode, dumps(payload)
+            return
+        if mode == "messages":
+            yield from self._messages.shape(namespace, *payload)
+            return
+        if mode == "debug" and payload["type"] == "checkpoint":
+            payload = {**payload, "payload": _with_places(payload["payload"])}
+        data = dumps(payload) if mode in self._wanted else None
+        if not namespace:
+            self._watch(mode, payload, data)
+        if data is not None:
+            yield "|".join((mode, *namespace)), data
+
+    def _watch(self, mode: str, payload: Any, data: bytes | None) -> None:
+        if mode not in ("values", "updates"):
+            return
+        if isinstance(payload, dict) and INTERRUPT in payload:
+            self.is_interrupted = True
+        elif mode == "values":
+            self._values, self._values_data = payload, data
+
+
+class _Messages:
+    """Messages for the two kinds of readers: as they come, or grown from their chunks."""
+
+    def __init__(self, as_tuples: bool) -> None:
+        """as_tuples: also when both kinds were asked for."""
+        self._as_tuples = as_tuples
+        self._grown: dict[str | None, BaseMessageChunk] = {}
+        self._introduced: set[str | None] = set()
+
+    def shape(
+        self, namespace: tuple[str, ...], message: BaseMessage, metadata: dict[str, Any]
+    ) -> Iterator[tuple[str, bytes]]:
+        if self._as_tuples:
+            yield "|".join(("messages", *namespace)), dumps((message, metadata))
+            return
+        if message.id not in self._introduced:
+            self._introduced.add(message.id)
+            yield "messages/metadata", dumps({message.id: {"metadata": metadata}})
+        if not isinstance(message, BaseMessageChunk):
+            yield "messages/complete", dumps([message])
+            return
+        before = self._grown.get(message.id)
+        grown = message if before is None else before + message
+        self._grown[message.id] = grown
+        yield "messages/partial", dumps([message_chunk_to_message(grown)])
+
+
+def _with_places(payload: dict[str, Any]) -> dict[str, Any]:
+    """A debug checkpoint, with its own place and its parent's beside the configs."""
+    return {
+        **payload,
+        "checkpoint": place(payload["config"]),
+        "parent_checkpoint": place(payload["parent_config"]),
+    }

@@ -1,0 +1,127 @@
+"""What a graph is given beside its input: the run's config, context and durability. Pure."""
+
+import dataclasses
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+
+from actors.child.user import User
+
+if TYPE_CHECKING:  # the runner imports this module
+    from actors.child.runner import Start
+
+_PASSED_ON = ("tags", "recursion_limit", "max_concurrency")
+_STAMPED = frozenset(
+    {
+        "run_id",
+        "thread_id",
+        "graph_id",
+        "assistant_id",
+        "user_id",
+        "checkpoint_id",
+        "checkpoint_ns",
+        "checkpoint_map",
+        "langgraph_auth_user",
+        "langgraph_auth_user_id",
+        "langgraph_auth_permissions",
+        "langgraph_request_id",
+        "run_attempt",
+        "idempotency_key",
+    }
+)
+"""Keys of ``configurable`` that are the server's, and so no context."""
+
+
+def compose(start: "Start") -> RunnableConfig:
+    """The run's config with the server's stamps.
+
+    For side effects that must happen once whatever crashes, nodes find in ``configurable``:
+    ``run_attempt``, and ``idempotency_key``, the same in every attempt of the run. Together with
+    ``langgraph_checkpoint_ns`` of a node's metadata the key names one execution of one node.
+    """
+    given: dict[str, Any] = start.kwargs.get("config") or {}
+    given_configurable: dict[str, Any] = given.get("configurable") or {}
+    stamps = {
+        "run_id": start.run_id,
+        "thread_id": start.thread_id,
+        "graph_id": start.graph_id,
+        "assistant_id": start.assistant_id,
+    }
+    attempt = {"run_attempt": start.attempt, "idempotency_key": start.run_id}
+    configurable = {
+        "langgraph_auth_user": None,
+        "langgraph_auth_user_id": "",
+        "langgraph_auth_permissions": [],
+        "user_id": "",
+        **(start.kwargs.get("context") or {}),
+        **given_configurable,
+        **stamps,
+        **attempt,
+    }
+    if isinstance(user := configurable["langgraph_auth_user"], Mapping):
+        configurable["langgraph_auth_user"] = User(user)
+    metadata = {
+        **(given.get("metadata") or {}),
+        **start.metadata,
+        "run_attempt": start.attempt,
+        "langgraph_version": _langgraph_version(),
+        "langgraph_host": "self-hosted",
+        **stamps,
+    }
+    config = {key: given[key] for key in _PASSED_ON if given.get(key) is not None}
+    return cast(
+        "RunnableConfig",
+        {
+            **config,
+            "run_id": UUID(start.run_id),
+            "run_name": start.graph_id,
+            "configurable": configurable,
+            "metadata": metadata,
+        },
+    )
+
+
+def without_place(config: RunnableConfig) -> RunnableConfig:
+    """The config at the thread's latest checkpoint, wherever the run was sent to."""
+    place = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+    configurable = {k: v for k, v in config["configurable"].items() if k not in place}
+    return {**config, "configurable": configurable}
+
+
+def context(graph: "Pregel[Any, Any, Any, Any]", kwargs: Mapping[str, Any]) -> Any:
+    """The run's context: what was sent as ``context`` or as ``configurable``.
+
+    Keys that a dataclass schema does not know are dropped. Without a schema it is None when nothing
+    was sent.
+    """
+    configurable = (kwargs.get("config") or {}).get("configurable") or {}
+    mirrored = {
+        key: value
+        for key, value in configurable.items()
+        if key not in _STAMPED and not key.startswith("__")
+    }
+    given = {**mirrored, **(kwargs.get("context") or {})}
+    schema = graph.context_schema
+    if schema is None:
+        return given or None
+    if dataclasses.is_dataclass(schema):
+        known = {entry.name for entry in dataclasses.fields(schema) if entry.init}
+        return {key: value for key, value in given.items() if key in known}
+    return given
+
+
+def durability(kwargs: Mapping[str, Any]) -> Literal["sync", "async", "exit"]:
+    """When checkpoints are written; ``checkpoint_during`` is the older way to say it."""
+    if named := kwargs.get("durability"):
+        return cast("Literal['sync', 'async', 'exit']", named)
+    return "exit" if kwargs.get("checkpoint_during") is False else "async"
+
+
+@functools.cache
+def _langgraph_version() -> str:
+    return importlib.metadata.version("langgraph")
