@@ -77,6 +77,8 @@ def _as_unavailable() -> Iterator[None]:
         raise Unavailable(f"no database connection: {error}") from error
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise Unavailable(f"the database is read-only: {error}") from error
+    except psycopg.errors.IdleInTransactionSessionTimeout as error:
+        raise Unavailable(f"this process was too slow: {error}") from error
     except psycopg.OperationalError as error:
         # Class 54, program limit exceeded: this very data is too much, today and tomorrow.
         if (error.sqlstate or "").startswith("54"):
@@ -146,8 +148,11 @@ class Database:
         set_json_loads(orjson.loads, connection)
         seconds = self.settings.statement_timeout_seconds
         if seconds and self.settings.prepare_threshold is not None:
+            # The second is for a process that is stopped (SIGSTOP) while it holds a thread's lock.
             await connection.execute(
-                "SELECT set_config('statement_timeout', %s, false)", [str(int(seconds * 1000))]
+                "SELECT set_config('statement_timeout', %(ms)s, false),"
+                " set_config('idle_in_transaction_session_timeout', %(ms)s, false)",
+                {"ms": str(int(seconds * 1000))},
             )
         connection.last_seen = monotonic()
 

@@ -1,0 +1,175 @@
+"""The pool: what counts as unavailable, and how soon it is well again."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from persistence import runs
+from persistence.engine import Database
+from persistence.errors import Unavailable
+from persistence.settings import DatabaseSettings
+from tests.persistence.sample import create
+
+
+async def test_nobody_listens(free_port: int) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port}/none"
+    database = Database(DatabaseSettings(url=url, pool_timeout_seconds=0.3))
+    await database.open()
+    with pytest.raises(Unavailable):
+        await database.ping()
+    await database.close()
+    with pytest.raises(Unavailable):
+        await database.ping()
+
+
+async def test_a_killed_backend_is_unavailable_once(db: Database) -> None:
+    async with db.connection() as first, db.connection() as second, db.connection() as third:
+        pids = [connection.info.backend_pid for connection in (first, second, third)]
+
+    async def use_a_killed_one() -> None:
+        async with db.connection() as connection:
+            with psycopg.connect(db.settings.url, autocommit=True) as outside:
+                outside.execute(
+                    "SELECT pg_terminate_backend(pid, 30000) FROM unnest(%s) pid", [pids]
+                )
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(Unavailable):
+        await use_a_killed_one()
+    # The others died with it: after one loss they are asked before they are lent.
+    for _ in range(4):
+        await db.ping()
+
+
+async def test_read_only_is_unavailable(db: Database) -> None:
+    async def write() -> None:
+        async with db.transaction() as connection:
+            await connection.execute("SET TRANSACTION READ ONLY")
+            await connection.execute("DELETE FROM runs")
+
+    with pytest.raises(Unavailable, match="read-only"):
+        await write()
+
+
+async def test_no_free_connection_is_unavailable(database_url: str) -> None:
+    settings = DatabaseSettings(url=database_url, pool_max=1, pool_timeout_seconds=0.1)
+    database = Database(settings)
+    await database.open()
+    async with database.connection():
+        with pytest.raises(Unavailable):
+            await database.ping()
+    await database.ping()
+    await database.close()
+
+
+async def test_too_slow_is_unavailable(database_url: str) -> None:
+    database = Database(DatabaseSettings(url=database_url, statement_timeout_seconds=0.05))
+    await database.open()
+    with pytest.raises(Unavailable):
+        await database.fetch_one("SELECT pg_sleep(60)")
+    await database.close()
+
+
+async def test_a_stopped_process_holds_no_lock_for_long(database_url: str) -> None:
+    database = Database(DatabaseSettings(url=database_url, statement_timeout_seconds=0.2))
+    await database.open()
+    run = await create(database)
+
+    async def stop_in_between() -> None:
+        async with database.transaction() as connection:
+            await connection.execute("SELECT 1 FROM threads FOR UPDATE")
+            async with asyncio.timeout(30):
+                await _readable(connection.fileno())  # the server hangs up
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(Unavailable):
+        await stop_in_between()
+    await create(database, run.thread_id)
+    await database.close()
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    seen = asyncio.Event()
+    loop.add_reader(descriptor, seen.set)
+    try:
+        await seen.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+@pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT * FROM nowhere"])
+async def test_a_mistake_is_not_unavailable(db: Database, statement: str) -> None:
+    with pytest.raises(psycopg.Error):
+        await db.execute(statement)
+
+
+async def test_a_cancelled_caller_leaves_the_pool_whole(db: Database) -> None:
+    waiting = [asyncio.create_task(db.execute("SELECT pg_sleep(60)")) for _ in range(10)]
+    while True:
+        async with asyncio.timeout(30):
+            # All ten connections are lent, so look from outside.
+            with psycopg.connect(db.settings.url, autocommit=True) as outside:
+                row = outside.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%'"
+                    " AND state = 'active' AND pid <> pg_backend_pid()"
+                    " AND datname = current_database()"
+                ).fetchone()
+            if row == (10,):
+                break
+            await asyncio.sleep(0.01)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*(db.ping() for _ in range(10)))
+
+
+async def test_without_prepared_statements_everything_works(database_url: str) -> None:
+    settings = DatabaseSettings(url=database_url, prepare_threshold=None)
+    database = Database(settings)
+    await database.open()
+    run = await create(database)
+    for _ in range(3):
+        assert len(await runs.claim(database, [run.run_id], "h/1/a", 30)) == 1
+        assert len(await runs.settle(database, [])) == 0
+        attempt = (await runs.get(database, run.thread_id, run.run_id)).attempt
+        assert len(await runs.hand_back(database, "h/1/a", [(run.run_id, attempt)])) == 1
+    assert await database.fetch_all("SELECT 1 FROM pg_prepared_statements") == []
+    await database.close()
+
+
+async def test_core_statements_run_on_the_pool(db: Database) -> None:
+    row = await db.fetch_one(
+        sa.select(
+            sa.literal("50%", sa.Text).label("a"), sa.bindparam("b", type_=sa.Text).label("b")
+        ),
+        {"b": "x\0"},
+    )
+    assert row == {"a": "50%", "b": "x\ufffd"}
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[None]:
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.mark.usefixtures("environment")
+def test_settings_come_from_the_environment_as_they_are() -> None:
+    url = "postgres://u:p%40%25@/db?host=/var/run&sslmode=verify-full"
+    os.environ |= {"DATABASE_URL": url, "DATABASE_PREPARE_THRESHOLD": "none"}
+    settings = DatabaseSettings()  # type: ignore[call-arg]  # the environment gives the rest
+    assert (settings.url, settings.prepare_threshold) == (url, None)
+    assert "p%40" not in repr(settings)
+    os.environ["DATABASE_URL"] = "postgresql+psycopg://u@h/db"
+    assert DatabaseSettings().url == "postgresql://u@h/db"  # type: ignore[call-arg]  # idem
+    os.environ |= {"DATABASE_POOL_MIN": "9", "DATABASE_POOL_MAX": "2"}
+    with pytest.raises(ValidationError, match="DATABASE_POOL_MIN is 9"):
+        DatabaseSettings()  # type: ignore[call-arg]  # idem
