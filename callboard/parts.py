@@ -50,6 +50,33 @@ def gateway() -> None:
     serve(app, settings)
 
 
+def worker() -> int:
+    """Executes runs until SIGTERM; returns the exit code."""
+    project, database_settings = _begin("worker"), read(DatabaseSettings)
+    from actors.errors import SlotTaken
+    from actors.settings import WorkerSettings
+    from actors.worker import Worker
+
+    settings = read(WorkerSettings)
+    _await_schema(database_settings)
+    try:
+        return Worker(settings, database_settings, project.to_child()).run()
+    except SlotTaken as error:
+        raise StartError(f"WORKER_SLOT: {error}") from None
+
+
+def scheduler() -> int:
+    """Ticks until SIGTERM; returns the exit code."""
+    _begin("scheduler")
+    database_settings = read(DatabaseSettings)
+    from actors.scheduler import Scheduler
+    from actors.settings import WorkerSettings
+
+    settings = read(WorkerSettings)
+    _await_schema(database_settings)
+    return Scheduler(settings, database_settings).run()
+
+
 def upgrade() -> None:
     """Brings the schema up to date, or says why it cannot."""
     logs.configure("migrate")
