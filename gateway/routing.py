@@ -44,6 +44,8 @@ class Endpoint:
     ids: dict[str, type]
     body: TypeAdapter[Any] | None
     query: type[Query] | None
+    is_long: bool
+    """Whether the answer stays open: then HEAD would wait for nothing."""
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Reads the arguments and calls the handler."""
@@ -67,7 +69,7 @@ class Routes:
         self.endpoints: list[Endpoint] = []
 
     def get(self, path: str) -> Callable[[H], H]:
-        """Declares a GET endpoint."""
+        """Declares a GET endpoint; HEAD is answered too."""
         return self._add("GET", path)
 
     def post(self, path: str) -> Callable[[H], H]:
@@ -86,6 +88,8 @@ class Routes:
         """Adds the endpoints to the application, in the order in which they were declared."""
         for endpoint in self.endpoints:
             app.router.add_route(endpoint.method, endpoint.path, endpoint.__call__)
+            if endpoint.method == "GET" and not endpoint.is_long:
+                app.router.add_route("HEAD", endpoint.path, endpoint.__call__)
 
     def _add(self, method: str, path: str) -> Callable[[H], H]:
         def declare(handler: H) -> H:
@@ -100,6 +104,7 @@ class Routes:
                     ids={name: types[name] for name in arguments if f"{{{name}" in path},
                     body=None if body is None else TypeAdapter(body),
                     query=query,
+                    is_long=types["return"] is web.StreamResponse,
                 )
             )
             return handler
