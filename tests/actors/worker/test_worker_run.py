@@ -1,0 +1,34 @@
+"""The first whole run: row → message → lease → graph process → events → settled row → end event."""
+
+import redis.asyncio
+
+from actors.child.protocol import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, events_key
+from actors.dispatch import RedisDispatcher
+
+
+async def test_a_run_goes_from_its_row_to_its_end(rows, workers, redis_url):
+    workers.start()
+    run_id = await rows.submit(["sleep", 0.01], ["spin", 0.01])
+    dispatcher = RedisDispatcher(redis_url)
+    await dispatcher.run(run_id)
+
+    row = await rows.ended(run_id)
+
+    assert (row["status"], row["attempt"], row["claimed_by"]) == ("success", 1, None)
+    assert row["output"]["done"] == ["0:sleep", "1:spin"]
+    thread = await rows.thread(run_id)
+    assert (thread["status"], thread["values"]["done"]) == ("idle", ["0:sleep", "1:spin"])
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        while True:
+            entries = await client.xrange(events_key(str(run_id)))
+            if entries and entries[-1][1][FIELD_NAME] == END_EVENT.encode():
+                break
+        names = [entry[FIELD_NAME] for _, entry in entries]
+        assert names[0] == b"metadata"
+        assert b"values" in names
+        assert entries[-1][1][FIELD_DATA] == b'{"status":"success"}'
+        assert {entry[FIELD_ATTEMPT] for _, entry in entries} == {b"1"}
+        # The message is acknowledged: nothing is left of it.
+        while await client.hlen("callboard:runs.msgs"):
+            pass
+    await dispatcher.close()
