@@ -155,7 +155,9 @@ def exec_supervisord(launch: Launch, *, with_parent: bool) -> NoReturn:
     prepare(launch)
     values = environment(launch, os.environ)
     lock = _lock(launch)
-    os.dup2(lock, _LOCK_DESCRIPTOR, inheritable=True)
+    if lock != _LOCK_DESCRIPTOR:
+        os.dup2(lock, _LOCK_DESCRIPTOR)
+    os.set_inheritable(_LOCK_DESCRIPTOR, True)
     if with_parent:
         process.die_with_parent(signal.SIGTERM)
     command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(configuration())]

@@ -25,6 +25,9 @@ log = structlog.get_logger()
 _GATEWAY_PATIENCE_SECONDS = 10.0
 """A gateway waits so long for the schema, then listens and answers 503 until it is there."""
 
+_SILENT_SECONDS = 3.0
+"""An embedded database is expected to take so long: no reason for a warning."""
+
 
 def gateway() -> None:
     """Serves HTTP until SIGTERM."""
@@ -108,13 +111,15 @@ def _redis_url() -> str:
 
 def _await_schema(settings: DatabaseSettings, patience: float = float("inf")) -> None:
     """Brings the schema up to date, as soon as the database can be reached."""
-    deadline, pause = time.monotonic() + patience, 0.1
+    begun, pause = time.monotonic(), 0.1
     while True:
         try:
             return migrate.upgrade(settings.migration_url or settings.url)
         except Unavailable as error:
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begun
+            if waited > patience:
                 return
-            log.warning("the database is not available, trying again", reason=str(error))
+            if waited > _SILENT_SECONDS:
+                log.warning("the database is not available, trying again", reason=str(error))
             time.sleep(pause)
             pause = min(pause * 2, 2.0)

@@ -117,10 +117,10 @@ def _stop(launch: Launch, supervisord: "subprocess.Popen[bytes]", stop: _Stop, t
     while supervisord.poll() is None:
         if stop.count > max(asked, 1):
             supervisord.kill()  # the parts die with it
-            supervisord.wait()
-            launching.await_end(launch)
         _show(tail)
         stop.wait(_TICK_SECONDS)
+    if supervisord.returncode < 0:
+        launching.await_end(launch)
     _show(tail)
 
 

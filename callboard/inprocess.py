@@ -1,0 +1,104 @@
+"""``callboard dev --in-process``: everything in one process, for a debugger.
+
+The one place where graphs are imported beside the gateway.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import structlog
+
+from actors.child.loader import Graphs
+from actors.event_memory import MemoryEventLog
+from actors.inprocess import LocalDispatcher, worker_settings
+from callboard import __version__, embedded, logs
+from callboard.config import Project
+from callboard.errors import StartError
+from callboard.launch import Launch
+from callboard.settings import read
+from gateway.app import create_app
+from gateway.server import serve as serve_app
+from gateway.settings import GatewaySettings
+from persistence import migrate
+from persistence.engine import Database
+from persistence.settings import DatabaseSettings
+
+log = structlog.get_logger(__name__)
+
+NOTICE = """\
+callboard: in-process mode, for debugging. Runs are tasks of this process, so it lacks
+  isolation     a crash, sys.exit or a leak in a graph is one of the server
+  recovery      runs that a crash cuts off end as errors; those of an orderly stop go on at the
+                next start
+  a hard stop   code that ignores a cancel goes on until the server ends (Ctrl-\\ ends it at once)
+  company       one process only: no other gateway or worker may share its database
+Sync nodes run in threads and hold nobody up. An async node that blocks, or stands at a breakpoint,
+holds up everything, /ok and open streams included."""
+
+_OUR_NAMES = ("gateway", "persistence", "callboard")
+_OURS = Path(__file__).resolve().parents[1]
+_SWITCH_SECONDS = 0.0005
+"""Neighbours of a thread that spins wait ten times less than with Python's 5 ms."""
+
+
+def serve(launch: Launch, project: Project) -> int:
+    """Serves the project until SIGTERM or SIGINT; returns the exit code. Raises StartError."""
+    logs.configure("in-process")
+    _refuse_our_names(project)
+    click.echo(NOTICE, err=True)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    with _database_url(launch) as url:
+        database_settings = read(DatabaseSettings, url=url)
+        migrate.upgrade(database_settings.migration_url or url)
+        os.environ.update(project.env)
+        # Before the loop runs: a module may call asyncio.run while it is imported.
+        graphs = Graphs.import_all(project.to_child())
+        for graph_id, reason in graphs.broken.items():
+            log.error("graph cannot be served", graph=graph_id, reason=reason)
+        settings = read(GatewaySettings, host=launch.host, port=launch.port)
+        database = Database(database_settings)
+        worker = worker_settings()
+        events = MemoryEventLog(
+            database, maxlen=worker.stream_maxlen, ttl=float(worker.stream_ttl_seconds)
+        )
+        app = create_app(
+            settings,
+            database=database,
+            dispatcher=LocalDispatcher(graphs, database, database_settings, events, worker),
+            events=events,
+            graph_ids=frozenset(project.graphs),
+            version=__version__,
+        )
+        serve_app(app, settings)
+    return 0
+
+
+@contextmanager
+def _database_url(launch: Launch) -> Iterator[str]:
+    """The named database, or one of our own for as long as the server runs."""
+    if launch.database_url is not None:
+        yield launch.database_url
+        return
+    server = embedded.start_postgres(launch.data)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _refuse_our_names(project: Project) -> None:
+    """In a graph process only ``actors`` is reserved; here more of our packages are loaded."""
+    for folder in (project.root, *project.dependencies):
+        for name in _OUR_NAMES:
+            package, module = folder.resolve() / name, folder / f"{name}.py"
+            if module.is_file() or (
+                (package / "__init__.py").is_file() and package != _OURS / name
+            ):
+                raise StartError(
+                    f"{folder}: the module '{name}' has the name of one of ours, which only works"
+                    " in graph processes; run `callboard dev` without --in-process"
+                )
