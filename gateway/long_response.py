@@ -7,6 +7,7 @@ the run goes on, and the client comes back to another gateway).
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,9 @@ from aiohttp import web
 from gateway.context import Context
 
 log = structlog.get_logger()
+
+
+_KERNEL_BUFFER_BYTES = 128 * 1024
 
 
 class ClientGone(Exception):
@@ -53,6 +57,7 @@ class LongResponse:
             await self.response.prepare(self._request)
         except (ConnectionError, web.HTTPException) as error:
             raise ClientGone from error
+        self._bound_kernel_buffer()
         self._context.open_responses.add(self)
         self._schedule(self._loop.time() + self._context.settings.stream_heartbeat_seconds)
         return self
@@ -111,6 +116,14 @@ class LongResponse:
         self._closing = True
         if self._handler is not None:
             self._handler.cancel()
+
+    def _bound_kernel_buffer(self) -> None:
+        """Left alone, the kernel keeps up to 4 MB for a client that does not read."""
+        transport = self._request.transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER_BYTES)
 
     def _schedule(self, at: float) -> None:
         self._timer = self._loop.call_at(at, self._on_time, at)

@@ -312,6 +312,7 @@ async def stage(database_url: str, redis_url: str) -> AsyncIterator[Stage]:
     await database.open()
     connection = redis.Redis.from_url(redis_url, protocol=2)
     ends = RedisEventEnds(redis_url, 60)
+    await ends.open()
     try:
         yield Stage(database, connection, ends)
     finally:
