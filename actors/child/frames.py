@@ -104,9 +104,18 @@ class _Messages:
 
 
 def _with_places(payload: dict[str, Any]) -> dict[str, Any]:
-    """A debug checkpoint, with its own place and its parent's beside the configs."""
+    """A debug checkpoint, with places to read states from: its own, its parent's, its subgraphs'."""
     return {
         **payload,
+        "tasks": [_with_subgraph_place(task) for task in payload["tasks"]],
         "checkpoint": place(payload["config"]),
         "parent_checkpoint": place(payload["parent_config"]),
     }
+
+
+def _with_subgraph_place(task: dict[str, Any]) -> dict[str, Any]:
+    state = task.get("state")
+    if not isinstance(state, dict):
+        return task
+    rest = {key: value for key, value in task.items() if key != "state"}
+    return {**rest, "checkpoint": state["configurable"]}

@@ -78,7 +78,7 @@ async def plan(
 
     Raises UnknownCheckpoint, NothingToResume, and EmptyInputError for a command that says nothing.
     """
-    config = run_config.compose(start)
+    config = run_config.compose(start, graph.context_schema)
     command: Mapping[str, Any] = start.kwargs.get("command") or {}
     if start.attempt > 1:
         latest = run_config.without_place(config)

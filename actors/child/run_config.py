@@ -37,15 +37,14 @@ _STAMPED = frozenset(
 """Keys of ``configurable`` that are the server's, and so no context."""
 
 
-def compose(start: "Start") -> RunnableConfig:
-    """The run's config with the server's stamps.
+def compose(start: "Start", schema: Any) -> RunnableConfig:
+    """The run's config with the server's stamps. schema: the graph's context schema.
 
     For side effects that must happen once whatever crashes, nodes find in ``configurable``:
     ``run_attempt``, and ``idempotency_key``, the same in every attempt of the run. Together with
     ``langgraph_checkpoint_ns`` of a node's metadata the key names one execution of one node.
     """
     given: dict[str, Any] = start.kwargs.get("config") or {}
-    given_configurable: dict[str, Any] = given.get("configurable") or {}
     stamps = {
         "run_id": start.run_id,
         "thread_id": start.thread_id,
@@ -58,8 +57,7 @@ def compose(start: "Start") -> RunnableConfig:
         "langgraph_auth_user_id": "",
         "langgraph_auth_permissions": [],
         "user_id": "",
-        **(start.kwargs.get("context") or {}),
-        **given_configurable,
+        **_configurable(start.kwargs, schema),
         **stamps,
         **attempt,
     }
@@ -106,13 +104,25 @@ def context(graph: "Pregel[Any, Any, Any, Any]", kwargs: Mapping[str, Any]) -> A
         if key not in _STAMPED and not key.startswith("__")
     }
     given = {**mirrored, **(kwargs.get("context") or {})}
-    schema = graph.context_schema
-    if schema is None:
-        return given or None
-    if dataclasses.is_dataclass(schema):
-        known = {entry.name for entry in dataclasses.fields(schema) if entry.init}
-        return {key: value for key, value in given.items() if key in known}
-    return given
+    return _known(given, graph.context_schema) or (None if graph.context_schema is None else {})
+
+
+def _configurable(kwargs: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """What was sent as ``configurable``, or the known part of what was sent as ``context``."""
+    sent = kwargs.get("context") or {}
+    configurable = {**sent, **((kwargs.get("config") or {}).get("configurable") or {})}
+    if configurable.pop("__context_provided__", False):
+        known = _known(sent, schema)
+        return {k: v for k, v in configurable.items() if k in known or k not in sent}
+    return configurable
+
+
+def _known(context: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """What the schema takes: a dataclass takes its own fields only, others judge themselves."""
+    if not dataclasses.is_dataclass(schema):
+        return dict(context)
+    known = {entry.name for entry in dataclasses.fields(schema) if entry.init}
+    return {key: value for key, value in context.items() if key in known}
 
 
 def durability(kwargs: Mapping[str, Any]) -> Literal["sync", "async", "exit"]:
