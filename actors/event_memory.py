@@ -18,7 +18,7 @@ from actors.child.protocol import END_EVENT
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
 from actors.event_rows import RowWatch
 from actors.events import START, Event
-from actors.tasks import stop
+from actors.tasks import stop, supervise
 from persistence.engine import Database
 
 _BATCH = 128
@@ -73,7 +73,7 @@ class MemoryEventLog:
 
     async def open(self) -> None:
         """Starts looking at the rows of silent runs."""
-        self._task = asyncio.create_task(self._rows.run(), name="rows of watched runs")
+        self._task = asyncio.create_task(supervise(self._rows.run))
 
     async def close(self) -> None:
         """Ends every subscription and forgets everything."""

@@ -13,7 +13,7 @@ that is silent costs a share of one statement every few seconds.
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
@@ -28,7 +28,7 @@ from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
 from actors.event_rows import RowWatch
 from actors.events import START, Event
-from actors.tasks import raise_if_cancelled, stop
+from actors.tasks import raise_if_cancelled, stop, supervise
 from persistence.engine import Database
 
 log = structlog.get_logger(__name__)
@@ -182,7 +182,7 @@ class RedisEventReader:
     async def open(self) -> None:
         """Starts listening; does not wait for Redis, so a gateway can start before it does."""
         loops = (self._listen, self._read_on, self._rows.run)
-        self._tasks = [asyncio.create_task(_supervise(loop)) for loop in loops]
+        self._tasks = [asyncio.create_task(supervise(loop)) for loop in loops]
 
     async def close(self) -> None:
         """Ends every subscription and gives the connections back."""
@@ -469,13 +469,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-async def _supervise(loop: Callable[[], Awaitable[None]]) -> None:
-    """Starts a loop again whenever it ends by an error: without it every stream would hang."""
-    while True:
-        try:
-            await loop()
-        except Exception:
-            log.exception("event reader loop failed, starting it again")
-            await asyncio.sleep(_PAUSE_MAX)

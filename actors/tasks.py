@@ -1,9 +1,25 @@
-"""Ending background tasks, for certain."""
+"""Keeping background tasks alive, and ending them, for certain."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 _AGAIN_SECONDS = 0.5
+_RESTART_SECONDS = 1.0
+
+
+async def supervise(loop: Callable[[], Awaitable[None]]) -> None:
+    """Starts a loop again whenever it ends by an error: what it serves would hang without it."""
+    while True:
+        try:
+            await loop()
+        except Exception:
+            log.exception("background loop failed, starting it again", loop=repr(loop))
+            await asyncio.sleep(_RESTART_SECONDS)
 
 
 def raise_if_cancelled() -> None:
