@@ -20,7 +20,7 @@ from actors.child.protocol import (
     WAKE_CHANNEL,
     events_key,
 )
-from actors.dispatch import CANCEL_CHANNEL, RedisDispatcher
+from actors.dispatch import CANCEL_CHANNEL, RedisDispatcher, ask_key, pack_reply
 from actors.event_ends import RedisEventEnds
 from actors.event_reader import RedisEventReader
 from gateway.app import create_app
@@ -28,7 +28,7 @@ from gateway.server import serve_until
 from gateway.settings import GatewaySettings
 from persistence import runs
 from persistence.engine import Database
-from persistence.lifecycle import FAIL, INTERRUPT, SUCCEED, TIME_OUT, CancelAction, Move
+from persistence.lifecycle import FAIL, INTERRUPT, SUCCEED, CancelAction, Move
 from persistence.settings import DatabaseSettings
 
 OWNER = "host/1/boot"
@@ -231,6 +231,17 @@ class Stage:
         assert message is not None
         return str(orjson.loads(message)["args"][0])
 
+    async def inspect(self, status: int, body: Any) -> tuple[str, Any]:
+        """Answers the next question to the inspector; returns what was asked."""
+        entry = await self.redis.blpop(["callboard:inspect"], timeout=5)  # type: ignore[misc]
+        assert entry is not None, "nothing was asked"
+        message = await self.redis.hget("callboard:inspect.msgs", entry[1])  # type: ignore[misc,arg-type]
+        assert message is not None
+        ask_id, reply = orjson.loads(message)["args"]
+        op, args = orjson.loads(await self.redis.getdel(ask_key(ask_id)))
+        await self.redis.rpush(reply, pack_reply(ask_id, status, orjson.dumps(body)))  # type: ignore[misc]
+        return op, args
+
     @asynccontextmanager
     async def cancels(self) -> AsyncIterator[Callable[[], Coroutine[Any, Any, str]]]:
         """Listens to what workers are told to stop."""
@@ -320,5 +331,3 @@ async def stage(database_url: str, redis_url: str) -> AsyncIterator[Stage]:
         await connection.aclose()
         await database.close()
 
-
-__all__ = ["INTERRUPT", "TIME_OUT"]
