@@ -41,7 +41,7 @@ Compiled = Pregel[Any, Any, Any, Any]
 """A graph that can run."""
 
 
-class GraphUnavailable(Exception):
+class GraphUnavailable(RuntimeError):  # so that its text is for clients to see
     """The project has no such graph, or it could not be loaded. ``reason`` says which, and why."""
 
     def __init__(self, reason: str) -> None:

@@ -56,13 +56,15 @@ current_work: ContextVar["Work | None"] = ContextVar("current_work", default=Non
 class Work:
     """The code of one run, as far as it can be stopped.
 
-    ``stop_requested`` is set by the control thread, at once; the rest belongs to the loop.
+    ``stop_requested`` is set by the control thread, at once; ``stopped`` when the code was really
+    hit by it, so that a run that came to its end just before is not said to have been stopped.
     """
 
     def __init__(self) -> None:
         self.context: Context = copy_context()
         self.context.run(current_work.set, self)
         self.stop_requested = False
+        self.stopped = False
         self.ended = False
         self.task: asyncio.Task[Any] | None = None
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -73,12 +75,13 @@ class Work:
         task = asyncio.get_running_loop().create_task(code, context=self.context)
         self.task = task
         if self.stop_requested:
-            task.cancel()
+            self.cancel()
         return task
 
     def cancel(self) -> None:
         """Asks the run's task to end, once: to repeat it would break off its orderly end."""
-        if self.task is not None and not self.task.cancelling():
+        if self.task is not None and not self.task.done() and not self.task.cancelling():
+            self.stopped = True
             self.task.cancel()
 
     def rouse(self) -> bool:
@@ -120,11 +123,11 @@ def task_factory(
 class GraphThreads(ThreadPoolExecutor):
     """The loop's default executor: knows which run each of its threads serves."""
 
-    def __init__(self, max_workers: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_workers: int) -> None:
         super().__init__(max_workers, thread_name_prefix="graph")
         self._lock = threading.Lock()
         self._serving: dict[int, Work] = {}
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """As the base class; the call counts as work of the run that submits it."""
@@ -180,7 +183,7 @@ def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
 
 
 class Ladder:
-    """Stops runs step by step. Called by the control thread, which runs when the loop does not."""
+    """Stops runs step by step. Driven by the control thread, which runs when the loop does not."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: GraphThreads) -> None:
         """Takes SIGUSR1 over; belongs to the main thread."""
@@ -203,7 +206,7 @@ class Ladder:
     def interrupt(self, work: Work) -> None:
         """The second step: raises in what code of the run is still there, until it has ended."""
         self.cancel(work)
-        self._stubborn.setdefault(work, _Pressure())
+        self._press(work, self._stubborn.setdefault(work, _Pressure()))
 
     def press(self) -> None:
         """Looks after every run that was interrupted and has not ended."""
@@ -224,14 +227,15 @@ class Ladder:
         if pressure.asked_at is None:
             pressure.asked_at = now
             self._loop.call_soon_threadsafe(self._answer, work, pressure)
-        elif now - pressure.asked_at >= TICK_SECONDS:
-            # The loop does not turn, or the run's coroutine is always just about to run.
+        if pressure.is_running or now - pressure.asked_at >= TICK_SECONDS:
             self._targets.add(work)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _answer(self, work: Work, pressure: "_Pressure") -> None:
         """On the loop: proves that it turns, and raises in the run's waiting coroutines."""
-        if work.rouse():
+        pressure.asked_at = None
+        pressure.is_running = not work.rouse()
+        if not pressure.is_running:
             pressure.rest()
             self._targets.discard(work)
 
@@ -242,18 +246,23 @@ class Ladder:
             self._targets.discard(work)
             if pressure := self._stubborn.get(work):
                 pressure.rest()
+            work.stopped = True
             raise Stopped
 
 
 class _Pressure:
-    """When a stubborn run is hit again (monotonic times)."""
+    """When a stubborn run is hit again (monotonic times), and what is known of its coroutines.
+
+    asked_at: since when the loop owes an answer; None when it owes none.
+    is_running: a coroutine of the run was always just about to run when the loop looked.
+    """
 
     def __init__(self) -> None:
         self.threads_due = 0.0
         self.loop_due = 0.0
         self.asked_at: float | None = None
+        self.is_running = False
 
     def rest(self) -> None:
         """The code was hit; it gets time for its ``finally`` blocks."""
         self.loop_due = monotonic() + REPEAT_SECONDS
-        self.asked_at = None

@@ -1,0 +1,117 @@
+"""The graph process: ``python -P -m actors.child``, started by a worker.
+
+    main thread      imports the graphs, then turns the loop: runs, answers, events, checkpoints
+    control thread   reads the pipe; stops runs when the loop does not turn; notices a lost worker
+    pipe writer      writes frames to the worker
+    graph threads    sync nodes and whatever else must not hold the loop up
+
+The loop is asyncio's own: a signal handler has to run in the middle of a coroutine that does not
+yield, and Python runs handlers in the main thread, between bytecodes. The process ends by
+``os._exit``, so that no thread that user code left behind can keep it alive.
+"""
+
+import asyncio
+import ctypes
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from actors.child.control import ORPHANED, Control
+from actors.child.loader import Graphs
+from actors.child.logs import log_to_stderr
+from actors.child.pipe import Pipe, first_frames
+from actors.child.process import GraphProcess, Settings
+
+FD_VARIABLE = "CALLBOARD_CHILD_FD"
+"""Environment variable that names the inherited socket."""
+
+_INIT_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Lives until it has retired, or its worker is gone."""
+    pipe = Pipe(
+        _inherited_socket(),
+    )
+    _die_with_parent()
+    _keep_output_apart()
+    log_to_stderr()
+    frames = first_frames(pipe, _INIT_SECONDS)
+    if not frames:
+        os._exit(ORPHANED)
+    settings = Settings.of(frames[0])
+    sys.setswitchinterval(settings.switch_interval)
+
+    loop = asyncio.new_event_loop()
+    process = GraphProcess(pipe, settings, loop)
+    control = Control(pipe, process.ladder, process.receive, settings.lease_seconds)
+    for frame in frames[1:]:
+        process.receive(frame)
+    control.start()
+    # Before the loop runs: a module may call asyncio.run while it is imported.
+    graphs = Graphs.import_all(settings.project)
+    control.expect_pings()
+    _turn(loop, process.serve(graphs))
+    pipe.close(timeout=30.0)
+    os._exit(0)
+
+
+def _turn(loop: asyncio.AbstractEventLoop, code: Coroutine[Any, Any, None]) -> None:
+    """Turns the loop until ``code`` is done.
+
+    asyncio lets SystemExit and KeyboardInterrupt of any task fly out of the loop. In a node they
+    end a run: the task has them as its result already, so the loop goes on where it was.
+    """
+    served = loop.create_task(code)
+    while not served.done():
+        try:
+            loop.run_until_complete(served)
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.warning("a graph raised %s", type(error).__name__)
+
+
+def _inherited_socket() -> socket.socket:
+    """The socket to the worker, which no process that user code starts may inherit."""
+    connection = socket.socket(fileno=int(os.environ.pop(FD_VARIABLE)))
+    connection.set_inheritable(False)
+    connection.setblocking(True)
+    # A forked grandchild that kept it open would hide our death from the worker.
+    os.register_at_fork(after_in_child=connection.close)
+    return connection
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel for SIGKILL when the worker dies; the pipe's end covers other systems."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the worker's to judge
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died in between; before that, the pipe shows it
+            os._exit(ORPHANED)
+
+
+def _keep_output_apart() -> None:
+    """What user code prints goes to the log, line by line, and what it reads is empty."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:  # noqa: BLE001  # whatever it is, threads must not keep the process
+        _log.critical("graph process failed", exc_info=True)
+        os._exit(1)

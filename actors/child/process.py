@@ -1,0 +1,277 @@
+"""A graph process from the inside: what is open in it, and what becomes of each frame."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import psycopg
+from langgraph.store.base import BaseStore
+from langgraph.store.postgres import AsyncPostgresStore
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from actors.child import introspect, run_config, runner
+from actors.child.events import EventWriter
+from actors.child.loader import Graphs
+from actors.child.masking import masked
+from actors.child.pipe import Pipe
+from actors.child.protocol import Frame, pack_parts
+from actors.child.saver import BatchingSaver
+from actors.child.stop import GraphThreads, Ladder, Stopped, Work, as_failure, task_factory
+
+_log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""So long an outcome waits for its run's events; they are written later, when Redis is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The first frame: what to load, where to write. Seconds and bytes."""
+
+    project: dict[str, Any]
+    database_url: str
+    redis_url: str | None
+    pool_max: int
+    concurrency: int
+    lease_seconds: float
+    stream_maxlen: int
+    stream_ttl_seconds: int
+    event_buffer_bytes: int
+    inspector: bool = False
+    switch_interval: float = 0.0005
+    prepare_threshold: int | None = 0
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Settings":
+        """Takes what it knows. Raises TypeError when something is missing."""
+        known = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in frame.head.items() if name in known})
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """A run in this process, from its start frame to its outcome."""
+
+    frame: Frame
+    work: Work = field(default_factory=Work)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Run id and fencing token."""
+        return self.frame.head["run_id"], self.frame.head["attempt"]
+
+
+class GraphProcess:
+    """Runs what the worker starts, stops what it stops, answers what it asks."""
+
+    def __init__(self, pipe: Pipe, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        """Must be made in the main thread; ``receive`` may be called from then on."""
+        self._pipe = pipe
+        self._settings = settings
+        self._loop = loop
+        # Twice the runs, and more: a thread that a stopped run left behind, in C code, is occupied
+        # until the process ends, and sync nodes must not queue behind it.
+        self._threads = GraphThreads(loop, 4 * settings.concurrency + 8)
+        loop.set_default_executor(self._threads)
+        loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is for eager tasks
+        self.ladder = Ladder(loop, self._threads)
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = asyncio.Event()
+        self._retiring = False
+        self._retired = asyncio.Event()
+
+    async def serve(self, graphs: Graphs) -> None:
+        """Says that the process is ready, and returns when it has retired."""
+        settings = self._settings
+        async with _pool(settings) as pool:
+            self._graphs = graphs
+            self._store: BaseStore = AsyncPostgresStore(pool)
+            graphs.store = self._store
+            self._saver = BatchingSaver(pool)
+            self._events = EventWriter(
+                settings.redis_url,
+                maxlen=settings.stream_maxlen,
+                ttl_seconds=settings.stream_ttl_seconds,
+                buffer_bytes=settings.event_buffer_bytes,
+            )
+            await self._events.open()
+            self._open.set()
+            self._pipe.send(Frame("ready", {"graphs": graphs.ids, "broken": graphs.broken}))
+            await self._retired.wait()
+            await self._events.close(FLUSH_SECONDS)
+            await self._saver.aclose()
+
+    # Frames, in the control thread
+
+    def receive(self, frame: Frame) -> None:
+        """Takes a frame. Whatever needs the loop is handed to it; a stop does not wait for that."""
+        match frame.kind:
+            case "start":
+                attempt = Attempt(frame)
+                self._attempts[attempt.key] = attempt
+                self._on_loop(self._perform, attempt)
+            case "stop":
+                self._stop(frame)
+            case "ping":
+                self._loop.call_soon_threadsafe(self._pipe.send, Frame("pong", frame.head))
+            case "inspect":
+                self._on_loop(self._answer, frame)
+            case "retire":
+                self._loop.call_soon_threadsafe(self._retire)
+            case unknown:
+                _log.error("unknown frame", extra={"frame": unknown})
+
+    def _stop(self, frame: Frame) -> None:
+        attempt = self._attempts.get((frame.head["run_id"], frame.head["attempt"]))
+        if attempt is None:  # it has ended; its outcome is under way
+            return
+        if frame.head["step"] == "interrupt":
+            self.ladder.interrupt(attempt.work)
+        else:
+            self.ladder.cancel(attempt.work)
+
+    def _on_loop(self, serve: Any, argument: Any) -> None:
+        def start() -> None:
+            task = self._loop.create_task(serve(argument))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._loop.call_soon_threadsafe(start)
+
+    # Runs, on the loop
+
+    async def _perform(self, attempt: Attempt) -> None:
+        """One attempt, from start to outcome. Not in the run's own context: no stop can hit it."""
+        await self._open.wait()
+        work = attempt.work
+        code = work.start(self._execute(attempt.frame))
+        await asyncio.wait({code})
+        if work.stopped:
+            await self._threads_have_left(work)
+        work.ended = True
+        await self._flush(attempt)
+        self._pipe.send(_outcome(attempt, _result(code)))
+        del self._attempts[attempt.key]
+        self._retire_when_empty()
+
+    async def _execute(self, frame: Frame) -> runner.Result:
+        """The run's own code; what happens in here may be hit by a stop at any point."""
+        start = runner.Start(**frame.head, kwargs=orjson.loads(frame.body))
+        saver = self._saver.for_run(start.run_id, start.attempt)
+
+        async def emit(name: str, data: bytes) -> None:
+            await self._events.put(start.run_id, start.attempt, name, data)
+
+        async with self._graphs.open(
+            start.graph_id, run_config.compose(start), context=start.kwargs.get("context")
+        ) as graph:
+            return await runner.run(start, graph, saver, self._store, emit)
+
+    async def _threads_have_left(self, work: Work) -> None:
+        """Waits until no thread executes code of a stopped run any more.
+
+        Its task ends at once when a sync node is cancelled; the node's thread does not. An outcome
+        says that the work has ended, so it is only sent when this is true; if it never becomes
+        true, the worker ends the process.
+        """
+        while self._threads.serves(work):
+            self.ladder.interrupt(work)
+            work.threads_left.clear()
+            if self._threads.serves(work):
+                await work.threads_left.wait()
+
+    async def _flush(self, attempt: Attempt) -> None:
+        """Nobody may learn of the end before the events are there; but Redis may be away."""
+        run_id, _ = attempt.key
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._events.flush(run_id)
+        except TimeoutError:
+            _log.warning("outcome sent before its events", extra={"run_id": run_id})
+        self._events.forget(run_id)
+
+    def _retire(self) -> None:
+        self._retiring = True
+        self._retire_when_empty()
+
+    def _retire_when_empty(self) -> None:
+        if self._retiring and not self._attempts:
+            self._retired.set()
+
+    # Questions, on the loop
+
+    async def _answer(self, frame: Frame) -> None:
+        await self._open.wait()
+        try:
+            status, body = await introspect.inspect(
+                frame.head["op"],
+                orjson.loads(frame.body or b"{}"),
+                self._graphs,
+                self._saver.unfenced(),
+                self._store,
+            )
+        except psycopg.OperationalError as error:
+            status, body = 503, orjson.dumps({"detail": f"the database does not answer: {error}"})
+        except BaseException as error:  # noqa: BLE001  # a factory may call sys.exit, and we answer
+            _log.error("inspection failed", extra={"op": frame.head["op"]}, exc_info=True)
+            status, body = 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
+        self._pipe.send(Frame("answer", {"id": frame.head["id"], "status": status}, body))
+
+
+def _result(code: "asyncio.Task[runner.Result]") -> runner.Result:
+    """How the run's code ended, also when it ended outside the graph: in a factory, say."""
+    try:
+        return code.result()
+    except (asyncio.CancelledError, Stopped):
+        return runner.Result("cancelled")
+    except BaseException as error:  # noqa: BLE001  # whatever a factory raises is its run's end
+        shown = masked(as_failure(error))
+        return runner.Result("failed", error=shown["error"], message=shown["message"])
+
+
+def _outcome(attempt: Attempt, result: runner.Result) -> Frame:
+    run_id, number = attempt.key
+    # A graph that swallowed the stop and went on to its end was stopped nevertheless.
+    is_swallowed = attempt.work.stopped and result.end == "succeeded"
+    head: dict[str, Any] = {
+        "run_id": run_id,
+        "attempt": number,
+        "end": "cancelled" if is_swallowed else result.end,
+        "next": result.next,
+    }
+    if result.end == "failed":
+        head |= {"error": result.error, "message": result.message}
+    head["parts"], body = pack_parts(result.parts)
+    return Frame("outcome", head, body)
+
+
+def _pool(settings: Settings) -> AsyncConnectionPool[Any]:
+    """Connections of this process. What the URL says itself about time limits is kept."""
+    limits: dict[str, str | int | None] = {
+        "connect_timeout": 5,
+        "tcp_user_timeout": 20_000,  # ms: a peer that vanished is noticed before the lease is over
+        "keepalives_idle": 15,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "application_name": "callboard-graphs",
+    }
+    conninfo = make_conninfo("", **{**limits, **conninfo_to_dict(settings.database_url)})
+    return AsyncConnectionPool(
+        conninfo,
+        min_size=1,
+        max_size=settings.pool_max,
+        open=False,
+        timeout=30.0,
+        max_lifetime=1800.0,
+        check=AsyncConnectionPool.check_connection,
+        kwargs={
+            "autocommit": True,
+            "prepare_threshold": settings.prepare_threshold,
+            "row_factory": dict_row,
+        },
+    )
