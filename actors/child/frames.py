@@ -104,7 +104,7 @@ class _Messages:
 
 
 def _with_places(payload: dict[str, Any]) -> dict[str, Any]:
-    """A debug checkpoint, with places to read states from: its own, its parent's, its subgraphs'."""
+    """A debug checkpoint with the places where states are: its own, its parent's, subgraphs'."""
     return {
         **payload,
         "tasks": [_with_subgraph_place(task) for task in payload["tasks"]],

@@ -37,8 +37,8 @@ _STAMPED = frozenset(
 """Keys of ``configurable`` that are the server's, and so no context."""
 
 
-def compose(start: "Start", schema: Any) -> RunnableConfig:
-    """The run's config with the server's stamps. schema: the graph's context schema.
+def compose(start: "Start", schema: Any = None) -> RunnableConfig:
+    """The run's config with the server's stamps. schema: the graph's context schema, if known.
 
     For side effects that must happen once whatever crashes, nodes find in ``configurable``:
     ``run_attempt``, and ``idempotency_key``, the same in every attempt of the run. Together with
