@@ -554,6 +554,10 @@ class Settled:
     next_run_id: UUID | None = None
 
 
+# thread_id comes first though it is one and the same, so that only the line's own index has this
+# order: left to choose, the planner walks through all that wait anywhere.
+_IN_LINE = "ORDER BY p.thread_id, p.available_at, p.queue_seq"
+
 _LOCK_THREADS_OF = """
 SELECT t.thread_id FROM threads t
 WHERE t.thread_id IN (SELECT r.thread_id FROM runs r WHERE r.run_id = ANY(%(run_ids)s))
@@ -576,10 +580,10 @@ WITH ended AS (
     RETURNING r.thread_id, r.error
 ),
 next AS (
-    SELECT p.run_id, p.available_at <= clock_timestamp() AS due
-    FROM runs p JOIN ended ON p.thread_id = ended.thread_id
-    WHERE p.status = '{RunStatus.PENDING}'
-    ORDER BY p.available_at, p.queue_seq LIMIT 1
+    SELECT head.run_id, head.available_at <= clock_timestamp() AS due FROM ended, LATERAL (
+        SELECT p.run_id, p.available_at FROM runs p
+        WHERE p.thread_id = ended.thread_id AND p.status = '{RunStatus.PENDING}'
+        {_IN_LINE} LIMIT 1) AS head
 ),
 thread AS (
     UPDATE threads t
@@ -751,7 +755,12 @@ WHERE t.thread_id = new.thread_id
 """
 
 _NEXT = f"""
-SELECT r.run_id FROM runs r WHERE r.thread_id = %(thread_id)s AND {_UNBLOCKED} LIMIT 1
+SELECT head.run_id FROM (
+    SELECT p.run_id, p.available_at FROM runs p
+    WHERE p.thread_id = %(thread_id)s AND p.status = '{RunStatus.PENDING}'
+    {_IN_LINE} LIMIT 1) AS head
+WHERE head.available_at <= clock_timestamp() AND NOT EXISTS (
+    SELECT FROM runs WHERE thread_id = %(thread_id)s AND status = '{RunStatus.RUNNING}')
 """
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -84,10 +85,19 @@ def test_models_and_migrations_agree(empty_url: str, database_url: str) -> None:
 
 def test_many_processes_start_at_once(empty_url: str) -> None:
     program = f"from persistence import migrate; migrate.upgrade({empty_url!r})"
-    started = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE)
-        for _ in range(5)
-    ]
+    with psycopg.connect(empty_url, autocommit=True) as other:
+        assert migrate._try_lock(other)
+        started = [
+            subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE)
+            for _ in range(4)
+        ]
+        # All of them stand before the lock; one that waited inside Postgres would keep LangGraph's
+        # CREATE INDEX CONCURRENTLY waiting in turn.
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%advisory_lock%'"
+        waiting += " AND datname = current_database() AND pid <> pg_backend_pid()"
+        while other.execute(waiting).fetchone() != (len(started),):
+            assert all(process.poll() is None for process in started)
+            time.sleep(0.02)
     for process in started:
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors.decode()
