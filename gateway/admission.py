@@ -108,6 +108,7 @@ def compose(body: RunCreate, assistant: AssistantRow, thread_id: UUID | None) ->
             **_own(given.get("configurable", {})),
             **body.checkpoint,
             **({"checkpoint_id": str(body.checkpoint_id)} if body.checkpoint_id else {}),
+            **({"__context_provided__": True} if body.context else {}),
             "langgraph_auth_user": None,
             "langgraph_auth_user_id": "",
             "langgraph_auth_permissions": [],

@@ -3,20 +3,15 @@
 from typing import Any
 from uuid import UUID
 
-import orjson
-import structlog
 from aiohttp import web
 
 from gateway.errors import BadRequest, Conflict, Unprocessable
-from gateway.inspection import ask
+from gateway.inspection import ask, graph_id_of, remember_state
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, relay
 from gateway.wire.state import HistoryRead, HistorySearch, StateAt, StateRead, StateUpdate
 from persistence import threads
 from persistence.lifecycle import ThreadStatus
-from persistence.threads import ThreadRow
-
-log = structlog.get_logger()
 
 routes = Routes()
 
@@ -59,7 +54,7 @@ async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) ->
 async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Response:
     """Writes to the state of a thread as if a node had done it."""
     thread = await threads.get(call.context.database, thread_id)
-    graph_id = _graph_id(thread)
+    graph_id = graph_id_of(thread)
     if graph_id is None:
         raise BadRequest(
             f"Thread '{thread_id}' has no assigned graph ID. It gets one with its first run, or "
@@ -73,14 +68,16 @@ async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Re
     checkpoint = dict(body.checkpoint)
     if body.checkpoint_id is not None:
         checkpoint["checkpoint_id"] = body.checkpoint_id
-    place = {"thread_id": str(thread_id), "graph_id": graph_id}
-    status, updated = await ask(
-        call.context,
-        "update_state",
-        {**place, "values": body.values, "as_node": body.as_node, "checkpoint": checkpoint},
-    )
+    args = {
+        "thread_id": str(thread_id),
+        "graph_id": graph_id,
+        "values": body.values,
+        "as_node": body.as_node,
+        "checkpoint": checkpoint,
+    }
+    status, updated = await ask(call.context, "update_state", args)
     if status == 200:
-        await _remember(call, thread_id, place)
+        await remember_state(call.context, thread_id, graph_id)
     return relay(updated, status=status)
 
 
@@ -103,7 +100,7 @@ async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> we
 async def _state(
     call: Call, thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool
 ) -> web.Response:
-    graph_id = _graph_id(await threads.get(call.context.database, thread_id))
+    graph_id = graph_id_of(await threads.get(call.context.database, thread_id))
     if graph_id is None:
         return answer(_NO_STATE)
     args = {
@@ -119,7 +116,7 @@ async def _state(
 async def _history(
     call: Call, thread_id: UUID, body: HistorySearch, limit: int, before: str | None
 ) -> web.Response:
-    graph_id = _graph_id(await threads.get(call.context.database, thread_id))
+    graph_id = graph_id_of(await threads.get(call.context.database, thread_id))
     if graph_id is None or limit == 0:
         return answer([])
     args = {
@@ -132,24 +129,3 @@ async def _history(
     }
     status, states = await ask(call.context, "history", args)
     return relay(states, status=status)
-
-
-async def _remember(call: Call, thread_id: UUID, place: dict[str, str]) -> None:
-    """Lets the thread's row show the state that it has now."""
-    status, body = await ask(call.context, "values", place)
-    if status != 200:
-        log.warning("state updated, but not readable", thread_id=str(thread_id), status=status)
-        return
-    state = orjson.loads(body)
-    await threads.record_state(
-        call.context.database,
-        thread_id,
-        values=orjson.dumps(state.get("values")),
-        interrupts=orjson.dumps(state.get("interrupts") or {}),
-        next_nodes=bool(state.get("next")),
-    )
-
-
-def _graph_id(thread: ThreadRow) -> str | None:
-    graph_id = orjson.loads(thread.metadata).get("graph_id")
-    return graph_id if isinstance(graph_id, str) else None

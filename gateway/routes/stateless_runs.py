@@ -1,6 +1,7 @@
 """Runs without a thread of the client's: each gets one of its own, which goes with it."""
 
 import asyncio
+import contextlib
 from typing import Annotated
 from uuid import UUID
 
@@ -10,11 +11,14 @@ from pydantic import Field
 from gateway import following
 from gateway.admission import admit, compose, create, find_assistant
 from gateway.context import Context
+from gateway.errors import NotFound
 from gateway.routing import Call, Routes
-from gateway.wire.answers import answer
-from gateway.wire.runs import Join, JoinStream, RunCreate, show_run
+from gateway.stopping import stop
+from gateway.wire.answers import answer, no_content
+from gateway.wire.runs import Cancel, CancelMany, Join, JoinStream, RunCreate, show_run
 from persistence import runs
 from persistence.errors import RunNotFound
+from persistence.lifecycle import ACTIVE, CancelAction, RunStatus
 from persistence.runs import NewRun, RunRow
 
 routes = Routes()
@@ -48,6 +52,19 @@ async def create_batch(
     new = [compose(item, assistant, None) for item, assistant in zip(body, found, strict=True)]
     creation = call.context.background.spawn(_create_all(call.context, new))
     return answer([show_run(run) for run in await asyncio.shield(creation)])
+
+
+@routes.post("/runs/cancel")
+async def cancel_many(call: Call, body: CancelMany, query: Cancel) -> web.Response:
+    """Stops many runs; unknown and finished ones are skipped."""
+    statuses = tuple(ACTIVE) if body.status in (None, "all") else (RunStatus(body.status),)
+    found = await runs.active(call.context.database, statuses, body.thread_id, body.run_ids)
+    if not found:
+        raise NotFound("No runs found to cancel.")
+    for thread_id, run_id in found:
+        with contextlib.suppress(RunNotFound):
+            await stop(call.context, thread_id, run_id, CancelAction(query.action))
+    return no_content()
 
 
 @routes.get("/runs/{run_id}/join")

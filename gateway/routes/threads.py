@@ -1,11 +1,15 @@
 """Threads: create, find, read, change, copy, delete."""
 
 import uuid
+from typing import Any
 from uuid import UUID
 
+import orjson
 from aiohttp import web
 
-from gateway.errors import Conflict, NotFound
+from actors.dispatch import InspectorUnavailable
+from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.inspection import ask, graph_id_of, remember_state
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, no_content, page, selected
 from gateway.wire.ids import uuid7
@@ -15,23 +19,52 @@ from gateway.wire.threads import (
     ThreadPatch,
     ThreadPrune,
     ThreadSearch,
+    extracted,
     show_thread,
 )
+from persistence import errors as persistence
 from persistence import threads
 from persistence.errors import ThreadNotFound
 from persistence.lifecycle import ThreadStatus
-from persistence.threads import Deleted
+from persistence.threads import Deleted, ThreadRow
 
 routes = Routes()
 
 
 @routes.post("/threads")
 async def create(call: Call, body: ThreadCreate) -> web.Response:
-    """Creates a thread."""
-    thread = await threads.create(
-        call.context.database, body.thread_id or uuid7(), body.metadata, body.if_exists
-    )
+    """Creates a thread, with a state when ``supersteps`` are given."""
+    database, thread_id = call.context.database, body.thread_id or uuid7()
+    try:
+        thread = await threads.create(database, thread_id, body.metadata)
+    except persistence.Conflict:
+        if body.if_exists == "raise":
+            raise
+        return answer(show_thread(await threads.get(database, thread_id)))
+    if body.supersteps:
+        if problem := await _apply(call, thread, body.supersteps):
+            return answer({"detail": problem}, status=201)
+        thread = await threads.get(database, thread_id)
     return answer(show_thread(thread))
+
+
+async def _apply(call: Call, thread: ThreadRow, supersteps: list[dict[str, Any]]) -> str | None:
+    """Makes a checkpoint of each superstep; returns why there are none. Raises BadRequest."""
+    created = f"Thread {thread.thread_id} was created, but there were problems updating the state: "
+    graph_id = graph_id_of(thread)
+    if graph_id is None:
+        return created + "it has no metadata.graph_id, which says whose state it is."
+    place = {"thread_id": str(thread.thread_id), "graph_id": graph_id}
+    try:
+        status, body = await ask(call.context, "update_state", {**place, "supersteps": supersteps})
+    except InspectorUnavailable:
+        return created + "no worker can answer for the graph at present."
+    if status == 404:
+        return created + str(orjson.loads(body)["detail"])
+    if status != 200:
+        raise BadRequest(str(orjson.loads(body)["detail"]))
+    await remember_state(call.context, thread.thread_id, graph_id)
+    return None
 
 
 @routes.post("/threads/search")
@@ -47,9 +80,12 @@ async def search(call: Call, body: ThreadSearch) -> web.Response:
         offset=body.offset,
         sort_by=body.sort_by or "updated_at",
         sort_order=(body.sort_order or "desc") if body.sort_by else "desc",
-        select=body.select,
+        select=body.select and [*body.select, *(root for root, _ in body.extract.values())],
     )
     shown = [selected(show_thread(row), body.select) for row in rows]
+    if body.extract:
+        for item, row in zip(shown, rows, strict=True):
+            item["extracted"] = extracted(row, body.extract)
     return page(shown, body.limit, body.offset)
 
 

@@ -16,6 +16,11 @@ BOTH = (
     "introduced in LangGraph 0.6.0 and is meant to replace configurable."
 )
 
+_NO_CONTEXT = frozenset(
+    {"checkpoint_id", "checkpoint_ns", "checkpoint_map", "thread_id", "run_id", "assistant_id"}
+)
+"""Keys of ``configurable`` that steer LangGraph, and mean nothing to a graph's context schema."""
+
 AssistantKey = Literal[
     "assistant_id",
     "graph_id",
@@ -122,7 +127,11 @@ def mirrored(
         raise BadRequest(BOTH)
     if context:
         return {**config, "configurable": context}, context
-    return config, dict(configurable or {})
+    return config, {
+        key: value
+        for key, value in (configurable or {}).items()
+        if key not in _NO_CONTEXT and not key.startswith("__")
+    }
 
 
 def show_assistant(row: AssistantRow) -> dict[str, Any]:

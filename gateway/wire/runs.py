@@ -143,6 +143,21 @@ class Cancel(Query):
     ] = "interrupt"
 
 
+class CancelMany(Body):
+    """Which runs to stop: all with a status, or some of a thread."""
+
+    status: Annotated[Literal["pending", "running", "all"] | None, NotNull] = None
+    thread_id: Annotated[Uuid | None, NotNull] = None
+    run_ids: Annotated[list[Uuid] | None, NotNull] = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        named = (self.thread_id is not None, self.run_ids is not None)
+        if (self.status is None) != all(named) or (self.status is not None and any(named)):
+            raise ValueError("either status, or thread_id and run_ids, must be given")
+        return self
+
+
 class Join(Query):
     """How to wait for a run."""
 

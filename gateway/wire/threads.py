@@ -1,12 +1,16 @@
 """Threads on the wire: what creates, changes and finds one, and how a row is shown."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+import orjson
+from pydantic import Field, PlainValidator, model_validator
 
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body
-from gateway.wire.fields import JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.extract import Path, find, parse
+from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.runs import Command
 from persistence.threads import ThreadRow
 
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
@@ -21,6 +25,32 @@ ThreadKey = Literal[
     "values",
     "interrupts",
 ]
+
+
+def _path(text: Any) -> Path:
+    if not isinstance(text, str):
+        raise ValueError("a path is a text")
+    return parse(text)
+
+
+Extract = Annotated[Path, PlainValidator(_path)]
+
+
+class _Update(Body):
+    """What one node writes in a superstep."""
+
+    values: dict[str, Any] | list[Any] | None = None
+    command: Command | None = None
+    as_node: str
+
+
+class _Superstep(Body):
+    """What nodes write together: one checkpoint."""
+
+    updates: list[_Update]
+
+
+Superstep = Annotated[dict[str, Any], AsSent(_Superstep)]
 
 
 class _WithoutSweeper(Body):
@@ -41,13 +71,7 @@ class ThreadCreate(_WithoutSweeper):
     thread_id: Annotated[Uuid | None, NotNull] = None
     metadata: JsonObject = {}
     if_exists: Literal["raise", "do_nothing"] = "raise"
-    supersteps: Any = None
-
-    @model_validator(mode="after")
-    def _refuse_supersteps(self) -> Self:
-        if "supersteps" in self.model_fields_set:
-            raise ValueError("supersteps: not supported yet")
-        return self
+    supersteps: list[Superstep] = []
 
 
 class ThreadPatch(_WithoutSweeper):
@@ -76,13 +100,7 @@ class ThreadSearch(ThreadCount):
     ] = None
     sort_order: Annotated[Literal["asc", "desc"] | None, NotNull] = None
     select: Annotated[list[ThreadKey] | None, NotNull] = None
-    extract: Any = None
-
-    @model_validator(mode="after")
-    def _refuse_extract(self) -> Self:
-        if "extract" in self.model_fields_set:
-            raise ValueError("extract: not supported yet")
-        return self
+    extract: Annotated[dict[str, Extract], Field(max_length=10)] = {}
 
 
 class ThreadPrune(Body):
@@ -114,3 +132,12 @@ def show_thread(row: ThreadRow) -> dict[str, Any]:
         shown["error"] = document(row.error)
         shown["interrupts"] = document(row.interrupts)
     return shown
+
+
+def extracted(row: ThreadRow, paths: Mapping[str, Path]) -> dict[str, Any]:
+    """What lies at each path of a thread."""
+    documents: dict[str, Any] = {}
+    for root, _ in paths.values():
+        text = getattr(row, root)
+        documents[root] = None if text is None else orjson.loads(text)
+    return {name: find(documents[root], steps) for name, (root, steps) in paths.items()}

@@ -68,7 +68,7 @@ class Client:
     async def ask(
         self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **headers: str
     ) -> Answer:
-        """One request. ``body`` is sent as JSON, ``raw`` as it is; header names with ``_`` for ``-``."""
+        """One request. ``body`` goes as JSON, ``raw`` as it is; headers have ``_`` for ``-``."""
         data = raw if raw is not None else None if body is None else orjson.dumps(body)
         async with self.session.request(
             method,
@@ -330,4 +330,3 @@ async def stage(database_url: str, redis_url: str) -> AsyncIterator[Stage]:
         await ends.close()
         await connection.aclose()
         await database.close()
-

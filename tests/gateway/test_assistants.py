@@ -72,9 +72,7 @@ async def test_every_patch_is_a_version_that_can_be_had_back(client) -> None:
     assert (await client.ask("PATCH", path, {})).json["version"] == 3
     missing = await client.post(f"{path}/latest", {"version": 9})
     assert missing.status == 404
-    assert missing.json["detail"] == (
-        f"Version 9 not found for assistant {made['assistant_id']}"
-    )
+    assert missing.json["detail"] == (f"Version 9 not found for assistant {made['assistant_id']}")
     assert (await client.ask("PATCH", path, {"description": None})).status == 422
 
 

@@ -358,6 +358,25 @@ async def test_cancel_of_an_unknown_run(client) -> None:
     assert (answer.status, answer.json) == (404, {"detail": "No runs found to cancel."})
 
 
+async def test_cancel_of_many(client, stage) -> None:
+    thread_id = await client.thread()
+    first, second = [(await client.run(thread_id))["run_id"] for _ in range(2)]
+    other = await client.run(await client.thread())
+    await stage.claim(first)
+    some = {"thread_id": thread_id, "run_ids": [first, second, NOWHERE]}
+    async with stage.cancels() as heard:
+        assert (await client.post("/runs/cancel", some)).status == 204
+        assert await heard() == first
+    listed = (await client.get(f"/threads/{thread_id}/runs?select=status")).json
+    assert listed == [{"status": "interrupted"}, {"status": "running"}]
+    assert (await client.post("/runs/cancel", {"status": "pending"})).status == 204
+    path = f"/threads/{other['thread_id']}/runs/{other['run_id']}"
+    assert (await client.get(path)).json["status"] == "interrupted"
+    assert (await client.post("/runs/cancel", {"status": "pending"})).status == 404
+    for wrong in ({}, {"status": "all", **some}, {"thread_id": thread_id}, {"status": "x"}):
+        assert (await client.post("/runs/cancel", wrong)).status == 422
+
+
 async def test_delete_of_a_run(client, stage) -> None:
     thread_id = await client.thread()
     run_id = (await client.run(thread_id))["run_id"]

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from urllib.parse import urlsplit
 
+import aiohttp
 import orjson
 import pytest
 
@@ -220,7 +221,9 @@ async def test_a_bad_stream_mode_list_is_422(client) -> None:
         ("GET", "join", "?cancel_on_disconnect=0", False),
     ],
 )
-async def test_leaving_stops_a_run_only_if_so_asked(client, stage, method, kind, how, stops) -> None:
+async def test_leaving_stops_a_run_only_if_so_asked(
+    client, stage, method, kind, how, stops
+) -> None:
     thread_id = await client.thread()
     if method == "POST":
         path, content = f"/threads/{thread_id}/runs/{kind}", orjson.dumps(body(**how))
@@ -294,7 +297,7 @@ async def test_stopping_ends_streams_and_cuts_waits_but_not_runs(house, stage) -
             await waiting.content.readexactly(1)
             stopping = asyncio.create_task(stop())
             assert await stream.rest() == []
-            with pytest.raises(Exception, match="payload|Connection|closed|not enough data"):
+            with pytest.raises(aiohttp.ClientError):
                 await waiting.read()
             async with asyncio.timeout(5):
                 await stopping

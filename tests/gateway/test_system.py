@@ -30,9 +30,7 @@ async def test_ready_names_the_missing_worker(client) -> None:
     }
 
 
-async def test_ready_is_green_with_a_worker_and_red_when_it_picks_nothing_up(
-    house, stage
-) -> None:
+async def test_ready_is_green_with_a_worker_and_red_when_it_picks_nothing_up(house, stage) -> None:
     from persistence import runs
 
     client = await house.gateway(stuck_pending_threshold_seconds=0.05)
@@ -122,7 +120,7 @@ async def test_what_is_no_json_is_422(client, raw) -> None:
         ({"thread_id": 7}, "thread_id"),
         ({"if_exists": "bogus"}, "if_exists"),
         ({"ttl": {"ttl": 1}}, "ttl"),
-        ({"supersteps": []}, "supersteps"),
+        ({"supersteps": {}}, "supersteps"),
     ],
 )
 async def test_what_has_the_wrong_form_is_422_and_named(client, body, named) -> None:

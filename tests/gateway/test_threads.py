@@ -92,6 +92,56 @@ async def test_a_thread_shows_state_and_interrupts_after_a_run(client, stage) ->
     assert (await client.post("/threads/search", {"values": {"a": 1}})).json == [thread]
 
 
+async def test_search_extracts_single_values(client, stage) -> None:
+    thread_id = await client.thread(metadata={"n": {"m": 1}})
+    run_id = (await client.run(thread_id))["run_id"]
+    await stage.perform(run_id, values={"items": [{"text": "a"}, {"text": "b"}]})
+    paths = {
+        "last": "values.items[-1].text",
+        "deep": "metadata.n.m",
+        "all": "values.items[*]",
+        "none": "values.items[7].x",
+    }
+    body = {"select": ["thread_id"], "extract": paths}
+    assert (await client.post("/threads/search", body)).json == [
+        {
+            "thread_id": thread_id,
+            "extracted": {"last": "b", "deep": 1, "all": None, "none": None},
+        }
+    ]
+    for wrong in ({"a": "status"}, {"a": "values..b"}, {"a": "values[x]"}, {"a": 1}):
+        assert (await client.post("/threads/search", {"extract": wrong})).status == 422
+    many = {str(number): "values" for number in range(11)}
+    assert (await client.post("/threads/search", {"extract": many})).status == 422
+
+
+async def test_supersteps_make_a_state(client, stage) -> None:
+    steps = [{"updates": [{"values": {"a": 1}, "as_node": "n"}]}]
+    body = {"metadata": {"graph_id": "agent"}, "supersteps": steps}
+    answer = asyncio.create_task(client.post("/threads", body))
+    op, args = await stage.inspect(200, {})
+    assert (op, args["supersteps"]) == ("update_state", steps)
+    await stage.inspect(200, {"values": {"a": 1}, "next": ["m"], "interrupts": {}})
+    thread = (await answer).json
+    assert (thread["values"], thread["status"]) == ({"a": 1}, "interrupted")
+
+
+async def test_supersteps_that_cannot_be_taken(client, stage) -> None:
+    steps = [{"updates": [{"values": {"a": 1}, "as_node": "n"}]}]
+    answer = await client.post("/threads", {"supersteps": steps})
+    assert answer.status == 201
+    assert "was created, but there were problems updating the state" in answer.json["detail"]
+    body = {"metadata": {"graph_id": "agent"}, "supersteps": steps}
+    answer = asyncio.create_task(client.post("/threads", body))
+    await stage.inspect(400, {"detail": "Node n does not exist"})
+    assert ((await answer).status, (await answer).json) == (
+        400,
+        {"detail": "Node n does not exist"},
+    )
+    for wrong in ([{}], [{"updates": [{"values": {}}]}], "x", None):
+        assert (await client.post("/threads", {"supersteps": wrong})).status == 422
+
+
 async def test_copies(client) -> None:
     thread_id = await client.thread(metadata={"a": 1})
     answer = await client.ask("POST", f"/threads/{thread_id}/copy")
