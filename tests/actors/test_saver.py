@@ -233,7 +233,8 @@ async def test_a_put_that_meets_an_uncommitted_claim_waits_for_its_outcome_and_i
     async with other.transaction():
         await other.execute("UPDATE runs SET attempt = 2 WHERE run_id = %s", [run_id])
         task = asyncio.create_task(put(saver.for_run(run_id, 1)))
-        await put(saver, thread_id="neighbour")  # goes in meanwhile
+        async with asyncio.timeout(10):
+            await put(saver, thread_id="neighbour")  # goes in meanwhile
         assert not task.done()
     with pytest.raises(StaleAttempt):
         await task
@@ -247,7 +248,8 @@ async def test_a_put_that_meets_a_heartbeat_is_stored_after_it(
     async with other.transaction():
         await other.execute("UPDATE runs SET updated_at = 'now' WHERE run_id = %s", [run_id])
         task = asyncio.create_task(put(saver.for_run(run_id, 1)))
-        await put(saver, thread_id="neighbour")
+        async with asyncio.timeout(10):
+            await put(saver, thread_id="neighbour")
         assert not task.done()
     await task
     assert await count(other) == 2
@@ -412,7 +414,8 @@ async def test_a_large_put_does_not_hold_up_small_ones(
         )
         task = asyncio.create_task(put(saver, large))
         await waiting_backend(watcher, other.info.backend_pid)
-        await put(saver, thread_id="small")
+        async with asyncio.timeout(10):
+            await put(saver, thread_id="small")
         assert not task.done()
     await task
 
