@@ -77,6 +77,9 @@ def format_id(at: EntryId) -> str:
 class Cursor:
     """What one subscriber has seen: up to which entry, of which attempt, up to which number.
 
+    A writer that drops events puts a ``GAP_EVENT`` in their place itself, with the last one's
+    number; elsewhere a jump in the numbers tells.
+
     known: whether attempt and number are those of the entry at ``at``. A cursor that starts in the
     middle learns them from the first entry it meets.
     """
@@ -104,7 +107,7 @@ class Cursor:
             if entry.seq:
                 if entry.seq <= self.seq:
                     continue
-                if entry.seq > self.seq + 1:
+                if entry.seq > self.seq + 1 and event.name != GAP_EVENT:
                     news.append(self._gap(entry))
                 self.seq = entry.seq
                 self.known = True

@@ -41,6 +41,12 @@ class _Log:
         self.ended = asyncio.Event()
         self.news = asyncio.Event()
 
+    def close(self) -> None:
+        """Nothing will come any more."""
+        self.over = True
+        self.ended.set()
+        self.tell()
+
     def tell(self) -> None:
         """Lets all who wait look again."""
         self.news.set()
@@ -81,7 +87,7 @@ class MemoryEventLog:
         for timer in self._expiries.values():
             timer.cancel()
         for log in self._logs.values():
-            self._close(log)
+            log.close()
         self._logs.clear()
 
     # ── the runner's side ────────────────────────────────────────────────────────────────────────
@@ -104,11 +110,8 @@ class MemoryEventLog:
         if error is not None:
             self._append(log, "error", error, attempt, 0)
         self._append(log, END_EVENT, orjson.dumps({"status": status}), attempt, 0)
-        self._close(log)
+        self._close(run_id, log)
         self._rows.forget(run_id)
-        if run_id not in self._expiries:
-            loop = asyncio.get_running_loop()
-            self._expiries[run_id] = loop.call_later(self._ttl, self._expire, run_id)
 
     # ── the subscriber's side ────────────────────────────────────────────────────────────────────
 
@@ -158,10 +161,11 @@ class MemoryEventLog:
         del log.entries[:drop]
         log.tell()
 
-    def _close(self, log: _Log) -> None:
-        log.over = True
-        log.ended.set()
-        log.tell()
+    def _close(self, run_id: str, log: _Log) -> None:
+        log.close()
+        if run_id not in self._expiries:
+            loop = asyncio.get_running_loop()
+            self._expiries[run_id] = loop.call_later(self._ttl, self._expire, run_id)
 
     def _expire(self, run_id: str) -> None:
         del self._expiries[run_id]
@@ -178,9 +182,9 @@ class MemoryEventLog:
             yield log
         finally:
             log.watchers -= 1
-            if not log.watchers:
+            if not log.watchers and self._logs.get(run_id) is log:
                 self._rows.forget(run_id)
-                if not log.entries and self._logs.get(run_id) is log:
+                if not log.entries:
                     del self._logs[run_id]
 
     def _row_seen(self, run_id: str, finished: float | None) -> float:
@@ -190,7 +194,7 @@ class MemoryEventLog:
         log.ended.set()
         if finished < _END_GRACE_SECONDS:
             return _END_GRACE_SECONDS - finished
-        self._close(log)
+        self._close(run_id, log)
         return _IDLE_SECONDS
 
 

@@ -18,7 +18,7 @@ from langgraph.store.postgres import AsyncPostgresStore
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child import introspect, runner
+from actors.child import introspect, run_config, runner
 from actors.child.loader import Graphs
 from actors.child.masking import masked
 from actors.child.protocol import Frame, pack_parts
@@ -79,7 +79,7 @@ class InProcessExecutor:
         loop = asyncio.get_running_loop()
         self._threads = GraphThreads(loop, 4 * self.slots + 8)
         loop.set_default_executor(self._threads)
-        loop.set_task_factory(task_factory)
+        loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed: eager tasks only
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
             self._database.url,
             min_size=1,
@@ -180,7 +180,7 @@ class InProcessExecutor:
         async def emit(name: str, data: bytes) -> None:
             await self._events.put(run_id, attempt, name, data)
 
-        config, context = start.kwargs.get("config"), start.kwargs.get("context")
+        config, context = run_config.compose(start), start.kwargs.get("context")
         async with self._graphs.open(start.graph_id, config, context=context) as graph:
             return await runner.run(start, graph, saver, self._store, emit)
 

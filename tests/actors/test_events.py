@@ -554,6 +554,18 @@ async def test_a_flush_in_mid_stream_is_marked(
     assert events[3].data == b'{"missed":1}'
 
 
+async def test_a_gap_that_the_writer_marked_is_marked_once(
+    writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    run_id = await rows.running()
+    await writer.put(run_id, 1, "values", data(1), seq=1)
+    await writer.put(run_id, 1, GAP_EVENT, b'{"missed":3}', seq=4)
+    await writer.put(run_id, 1, "values", data(5), seq=5)
+    await ends.end(run_id, 1, "success")
+    events = await collect(await make_reader(), run_id)
+    assert [event.name for event in events] == ["values", GAP_EVENT, "values"]
+
+
 async def test_two_gateways_tell_the_same(
     writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
 ) -> None:
