@@ -184,8 +184,8 @@ async def _schemas(graph: Compiled, args: Args, _saver: Saver) -> Any:
 
 
 async def _graph(graph: Compiled, args: Args, _saver: Saver) -> Any:
-    xray = args.get("xray") or False
-    if isinstance(args.get("xray"), int) and not isinstance(xray, bool) and xray < 1:
+    xray = args.get("xray", False)
+    if not isinstance(xray, bool) and (not isinstance(xray, int) or xray < 1):
         raise Refusal(422, "Invalid xray value")
     drawn = (await graph.aget_graph(xray=xray)).to_json()
     for node in drawn["nodes"]:

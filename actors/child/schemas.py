@@ -46,6 +46,7 @@ def _state(graph: Compiled) -> dict[str, Any]:
             kind = Any
         # Pydantic takes no leading underscores; the alias is what the schema shows.
         name = key.lstrip("_") or f"key_{len(fields)}"
-        fields[name] = (kind, Field(default=None, alias=key) if name != key else None)
+        title = name.replace("_", " ").title()
+        fields[name] = (kind, Field(None, alias=key, title=title) if name != key else None)
     model: type[BaseModel] = create_model(graph.get_name("State"), **fields)
     return model.model_json_schema()

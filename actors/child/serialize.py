@@ -40,8 +40,8 @@ from pydantic import BaseModel
 from actors.child.masking import masked_alone
 from actors.child.user import User
 
-MAX_DEPTH = 1000
-"""Parsers of our kind refuse 1024 levels."""
+MAX_DEPTH = 500
+"""Parsers refuse some 1000 levels, and values are sent inside others."""
 MAX_STEPS = 16
 """Reductions from one object to a dict, a list or a text."""
 MAX_ITEMS = 1_000_000
@@ -180,7 +180,7 @@ def _spelled(root: Any) -> bytes:
 
     def write(value: Any) -> None:
         sources = [value]
-        while (leaf := _leaf(value)) is None and not isinstance(value, (dict, list, tuple)):
+        while (leaf := _leaf(value)) is None and not _is_container(value):
             # A few steps do; an object that never gets simpler is described.
             value = _expanded(value) if len(sources) < MAX_STEPS else _described(value)
             sources.append(value)
@@ -208,6 +208,11 @@ def _spelled(root: Any) -> bytes:
             written.append(entry[0])
             write(entry[1])
     return b"".join(written)
+
+
+def _is_container(value: Any) -> bool:
+    """Whether the value is spelled as it stands; a named tuple, for one, is not."""
+    return isinstance(value, (dict, list)) or type(value) is tuple
 
 
 def _fields(value: dict[Any, Any]) -> Iterator[tuple[bytes, Any]]:

@@ -354,3 +354,32 @@ _long_outer.add_node("inner", _long_inner.compile())
 _long_outer.add_edge(START, "inner")
 asks_inside = _long_outer.compile()
 asks_in_turn = _long_inner.compile()
+
+
+def _ask_and_hang(state: Trail) -> Trail:
+    answer = interrupt("once?")
+    _hang(state)
+    return {"trail": [answer]}
+
+
+_asking_then_waiting = StateGraph(Trail)
+_asking_then_waiting.add_node("ask", _ask_and_hang)
+_asking_then_waiting.add_edge(START, "ask")
+asks_then_waits = _asking_then_waiting.compile()
+
+
+class Opaque:
+    """A type that no schema can describe."""
+
+
+class Unspeakable(TypedDict, total=False):
+    """A state of which one part has no schema."""
+
+    fine: str
+    opaque: Opaque
+
+
+_speechless = StateGraph(Unspeakable)
+_speechless.add_node("silent", _silent)
+_speechless.add_edge(START, "silent")
+unspeakable = _speechless.compile()
