@@ -9,9 +9,21 @@ from actors.ending import announce
 from actors.events import EventEnds
 from actors.executor import Executor
 from actors.lease import Leases
+from actors.outcome import Crashed, Failed, HandedBack, Outcome
 from persistence.errors import Unavailable
 
 log = structlog.get_logger(__name__)
+
+
+def _details(outcome: Outcome) -> dict[str, str]:
+    """What a log line says of an end that is not the ordinary one."""
+    match outcome:
+        case Failed(error, message):
+            return {"error": error, "error_message": message}
+        case Crashed(reason) | HandedBack(reason):
+            return {"reason": reason}
+        case _:
+            return {}
 
 
 class RunActor:
@@ -48,8 +60,8 @@ class RunActor:
             run_id=str(run_id),
             attempt=claimed.attempt,
             outcome=type(outcome).__name__,
-            reason=getattr(outcome, "reason", None),
             status=ending and ending.status,
+            **_details(outcome),
         )
         if ending is not None:
             await announce(ending, self._ends, self._dispatcher)

@@ -58,6 +58,8 @@ _INTERRUPT_STUCK_AFTER = 0.1
 time to clean up; a loop that does not answer will not even hear that it shall stop."""
 _REVOKED_GRACE_SECONDS = 1.0
 """Another worker may own the run by now: no time for manners."""
+_STUCK_SECONDS = 0.5
+"""A loop that leaves a ping unanswered for so long, when its run should have stopped, is held up."""
 _DEATH_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
 _SHORT_LIFE_SECONDS = 10.0
@@ -132,6 +134,11 @@ class Pool:
     def slots(self) -> int:
         """Runs that the processes which serve can execute at once."""
         return sum(member.limit for member in self._members.values() if member.open)
+
+    @property
+    def spares(self) -> int:
+        """Processes that are loaded and wait to take the place of one that serves."""
+        return sum(not member.serving for member in self._members.values())
 
     @property
     def free(self) -> int:
@@ -304,7 +311,7 @@ class Pool:
         run_id = str(attempt.claimed.run_id)
         neighbours = [other for other in member.unfinished() if other.stop is None]
         log.warning("run does not stop", run_id=run_id, pid=member.process.pid)
-        if neighbours and member.process.answering:
+        if neighbours and member.process.silent_seconds < _STUCK_SECONDS:
             self._retire(member, f"run {run_id} in it does not stop")
         else:
             self._kill(member, HandedBack(f"its graph process was killed to stop run {run_id}"))
@@ -454,7 +461,8 @@ class Pool:
 
     def _weigh(self, member: Member) -> None:
         limit = self._settings.executor_max_rss_mb
-        size = member.process.rss() if limit else None
+        # One that has not run anything is as large as its imports: a fresh one would be no smaller.
+        size = member.process.rss() if limit and member.started else None
         if limit is None or size is None or size <= limit * 2**20:
             return
         used = f"graph process used {size >> 20} MB of memory, EXECUTOR_MAX_RSS_MB is {limit}"

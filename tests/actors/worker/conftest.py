@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
+from actors.dispatch import RedisDispatcher
 from actors.settings import WorkerSettings
 from persistence import runs
 from persistence.engine import Database
@@ -46,9 +47,7 @@ async def db(database_url: str) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def eventually(
-    check: Callable[[], Awaitable[Any]], what: str, seconds: float = 40.0
-) -> Any:
+async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = 40.0) -> Any:
     """The first true value of ``check``; fails naming ``what`` when there is none in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -65,7 +64,11 @@ class Rows:
     db: Database
 
     async def submit(
-        self, *script: list[Any], graph_id: str = "script", thread_id: UUID | None = None, **more: Any
+        self,
+        *script: list[Any],
+        graph_id: str = "script",
+        thread_id: UUID | None = None,
+        **more: Any,
     ) -> UUID:
         """Accepts a run of the scriptable graph."""
         log = more.pop("log", None)
@@ -125,6 +128,11 @@ class Rows:
 
         return await eventually(runs_now, f"attempt {attempt} of {run_id} runs")
 
+    async def thread_of(self, run_id: UUID) -> UUID:
+        row = await self.row(run_id)
+        assert row is not None
+        return UUID(str(row["thread_id"]))
+
     async def thread(self, run_id: UUID) -> dict[str, Any] | None:
         return await self.db.fetch_one(
             "SELECT t.* FROM threads t JOIN runs r USING (thread_id) WHERE r.run_id = %s", [run_id]
@@ -171,7 +179,7 @@ def settings() -> Callable[..., WorkerSettings]:
             "redis_url": None,
             "worker_count": 1,
             "n_jobs_per_worker": 2,
-            "executor_spares": 1,
+            "executor_spares": 0,
             "cancel_grace_seconds": 1.0,
             "retire_timeout_seconds": 2.0,
             "postgres_poll_interval_seconds": 0.5,
@@ -235,6 +243,13 @@ class Workers:
             )
         self.started.append(WorkerProcess(process, log))
         return self.started[-1]
+
+
+@pytest.fixture
+async def dispatcher(redis_url: str) -> AsyncIterator[RedisDispatcher]:
+    sender = RedisDispatcher(redis_url)
+    yield sender
+    await sender.close()
 
 
 @pytest.fixture
