@@ -15,6 +15,7 @@ import pytest
 import redis.asyncio as redis
 
 from actors import event_reader
+from actors.child.events import EventWriter
 from actors.child.protocol import (
     FIELD_ATTEMPT,
     FIELD_DATA,
@@ -705,6 +706,35 @@ async def test_a_restart_in_mid_stream_leaves_no_gap(
     await starting
     await ends.close()
     await writer.redis.aclose()
+
+
+async def test_what_a_graph_process_held_back_comes_before_the_end(
+    valkey: Valkey, make_reader: MakeReader, rows: Rows
+) -> None:
+    """The run ends during the outage; its events and its end are written after it, in order."""
+    writer = EventWriter(valkey.url, maxlen=10_000, ttl_seconds=60, buffer_bytes=1 << 20)
+    ends = RedisEventEnds(valkey.url, ttl=60)
+    reader = await make_reader(valkey.url)
+    await writer.open()
+    await ends.open()
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    for number in range(100):
+        await writer.put(run_id, 1, "values", data(number))
+    await subscription.seen(100)
+    valkey.stop()
+    for number in range(100, 200):
+        await writer.put(run_id, 1, "values", data(number))
+    await asyncio.sleep(0.5)
+    await rows.settle(run_id)
+    await ends.end(run_id, 1, "error", b'{"error":"E","message":"m"}')
+    await valkey.start()
+    events = await subscription.finished()
+    assert numbers(events) == list(range(200))
+    assert events[-1].name == "error"
+    assert await collect(reader, run_id) == events
+    await ends.close()
+    await writer.close()
 
 
 async def _start_later(valkey: Valkey) -> None:
