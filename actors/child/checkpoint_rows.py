@@ -108,9 +108,14 @@ _OVERWRITES = _Table(
 )
 
 
+_ARRAY_PARAMETER = "(SELECT %b)"
+"""The subselect hides the array's length from the planner. If it knows the length, small batches
+look cheaper than the generic plan, so it plans each flush anew: a millisecond of CPU or more."""
+
+
 def _insert(name: str, table: _Table) -> str:
     columns = ", ".join(column for column, _ in table.columns)
-    arrays = ", ".join(["%b"] * (1 + len(table.columns)))
+    arrays = ", ".join([_ARRAY_PARAMETER] * (1 + len(table.columns)))
     return f"""{name} AS (
     INSERT INTO {table.name} ({columns})
     SELECT {columns} FROM unnest({arrays}) AS new (no, {columns}) JOIN allowed USING (no)
@@ -120,7 +125,7 @@ def _insert(name: str, table: _Table) -> str:
 
 FLUSH = f"""
 WITH fence AS MATERIALIZED (
-    SELECT * FROM unnest(%b, %b, %b) AS fence (no, run_id, attempt)
+    SELECT * FROM unnest({", ".join([_ARRAY_PARAMETER] * 3)}) AS fence (no, run_id, attempt)
 ),
 held AS MATERIALIZED (
     SELECT no FROM fence JOIN runs USING (run_id, attempt)
