@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import psycopg
@@ -27,6 +27,8 @@ Row = dict[str, Any]
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
 _CHECK_AFTER_IDLE_SECONDS = 1.0
 """A connection that rested longer is asked for a sign of life before it is lent again."""
+_OUTAGE_TIMEOUT_SECONDS = 0.2
+"""How long a caller waits for a connection while the last attempt to get one failed."""
 
 
 class JsonText(bytes):
@@ -62,19 +64,36 @@ def _adapters() -> AdaptersMap:
     return adapters
 
 
+class _Outage:
+    """Whether the last that was heard of the database is a failure to connect, and which."""
+
+    cause: str | None = None
+
+
 class _Connection(AsyncConnection[DictRow]):
-    """A connection that knows when it was last seen alive."""
+    """A connection that knows when it was last seen alive, and tells how connecting went."""
 
     last_seen: float = 0.0
 
+    @classmethod
+    async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
+        outage: _Outage = kwargs.pop("outage")
+        try:
+            connection = await super().connect(conninfo, **kwargs)
+        except psycopg.Error as error:
+            outage.cause = str(error).strip()
+            raise
+        outage.cause = None
+        return connection
+
 
 @contextmanager
-def _as_unavailable() -> Iterator[None]:
+def _as_unavailable(outage: _Outage) -> Iterator[None]:
     """Turns "not now" into ``Unavailable``; mistakes in statements or data pass through."""
     try:
         yield
     except (PoolTimeout, PoolClosed, TooManyRequests) as error:
-        raise Unavailable(f"no database connection: {error}") from error
+        raise Unavailable(f"no database connection: {outage.cause or error}") from error
     except psycopg.errors.ReadOnlySqlTransaction as error:
         raise Unavailable(f"the database is read-only: {error}") from error
     except psycopg.errors.IdleInTransactionSessionTimeout as error:
@@ -105,11 +124,13 @@ class Database:
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
         self._distrusted_before = 0.0
+        self._outage = _Outage()
         unacknowledged = settings.unacknowledged_timeout_seconds
         self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
             settings.url,
             connection_class=_Connection,
             kwargs={
+                "outage": self._outage,
                 "autocommit": True,
                 "row_factory": dict_row,
                 "prepare_threshold": settings.prepare_threshold,
@@ -167,10 +188,15 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
         """Lends an autocommit connection whose rows are dicts."""
-        with _as_unavailable():
-            async with self._pool.connection() as connection:
+        timeout = self.settings.pool_timeout_seconds
+        if self._outage.cause is not None:
+            # Nobody is helped by waiting; the pool tries on, and asking is what makes it.
+            timeout = min(timeout, _OUTAGE_TIMEOUT_SECONDS)
+        with _as_unavailable(self._outage):
+            async with self._pool.connection(timeout) as connection:
                 try:
                     yield connection
+                    self._outage.cause = None  # while one connection works it is no outage
                 finally:
                     if connection.closed:
                         # One lost connection rarely comes alone: check the others before use.

@@ -20,7 +20,7 @@ async def test_nobody_listens(free_port: int) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port}/none"
     database = Database(DatabaseSettings(url=url, pool_timeout_seconds=0.3))
     await database.open()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="refused"):
         await database.ping()
     await database.close()
     with pytest.raises(Unavailable):
