@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,12 +94,12 @@ def dev(in_process: bool, **options: Any) -> None:
     os.environ.setdefault("WORKER_DRAIN_TIMEOUT", "2")
     os.environ.setdefault("LOG_JSON", "false")
     launch = _launch(**options)
-    project = checks.before_start(launch)
     if in_process:
         from callboard import inprocess
 
-        sys.exit(inprocess.serve(launch, project))
-    sys.exit(up.run(launch, project, reload=True))
+        launch = replace(launch, redis_url=None)  # there is none in this mode
+        sys.exit(inprocess.serve(launch, checks.before_start(launch)))
+    sys.exit(up.run(launch, checks.before_start(launch), reload=True))
 
 
 @cli.command()
