@@ -1,12 +1,13 @@
 """Numbers for people: percentiles, and a table."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
     """The smallest sample that at least ``share`` (0 to 1) of all samples do not exceed."""
     ranked = sorted(samples)
-    return ranked[max(0, min(len(ranked) - 1, -int(-share * len(ranked) // 1) - 1))]
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
 def milliseconds(samples: Sequence[float]) -> str:
