@@ -113,6 +113,10 @@ class Topology:
         with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
             return connection.execute(sql, parameters).fetchall()
 
+    def free_slots(self) -> int:
+        """Free slots of all live workers, as their last heartbeats say."""
+        return int(self.query("SELECT coalesce(sum(free), 0) AS free FROM instances")[0]["free"])
+
     def run_row(self, run_id: str) -> dict[str, Any]:
         (row,) = self.query(
             "SELECT *, lease_expires_at > now() AS leased FROM runs WHERE run_id = %s", run_id

@@ -65,7 +65,7 @@ async def test_stuck_code(
     assert len(side_effects.read()) == 1
     # Every slot is free again: as many runs as there are slots meet each other.
     eventually(
-        lambda: topology.query("SELECT sum(free) AS free FROM instances")[0]["free"] == 4,
+        lambda: topology.free_slots() == 4,
         "all slots are free",
     )
     await client.runs.wait(thread["thread_id"], "echo", input={"question": "again"})

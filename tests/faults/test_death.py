@@ -17,9 +17,14 @@ def _ticks(parts: list[Any]) -> list[int]:
 
 
 async def test_killed_graph_process(
-    topology: Any, client: LangGraphClient, side_effects: Any, tmp_path: Any
+    topology: Any,
+    client: LangGraphClient,
+    side_effects: Any,
+    tmp_path: Any,
+    eventually: Callable[..., Any],
 ) -> None:
     """The run resumes on a fresh process in the same stream; a neighbour elsewhere goes on."""
+    eventually(lambda: topology.free_slots() == 8, "all graph processes are ready")
     release = tmp_path / "release"
     neighbour_log = tmp_path / "neighbour"
     neighbour_thread = await client.threads.create()
@@ -33,6 +38,7 @@ async def test_killed_graph_process(
             "script",
             input={"script": script, "log": str(side_effects.path)},
             stream_mode="custom",
+            durability="sync",  # a finished step is never done again, whenever the kill comes
         ):
             parts.append(part)
 
@@ -82,6 +88,7 @@ async def test_killed_worker(
             "script": [["sleep", 0], ["await", str(release)]],
             "log": str(side_effects.path),
         },
+        durability="sync",
     )
     await asyncio.to_thread(side_effects.await_step, "1:await")
     (worker,) = topology.processes("worker")

@@ -1,6 +1,7 @@
 """Runs of one thread never overlap and start in the order in which they were accepted."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ async def test_one_run_per_thread(topology: Any, client: LangGraphClient) -> Non
     assert len(rows) == CLIENTS * RUNS_EACH + 1
     assert {row["status"] for row in rows} == {"success"}
     assert {row["attempt"] for row in rows} == {1}
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in itertools.pairwise(rows):
         assert before["finished_at"] <= after["started_at"], "they overlap or changed places"
 
 
