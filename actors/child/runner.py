@@ -15,6 +15,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, LastValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
@@ -90,7 +91,9 @@ async def run(
     try:
         await emit("metadata", dumps({"run_id": start.run_id, "attempt": start.attempt}))
         plan = await resumption.plan(start, graph, saver)
-        if not plan.is_over:
+        if plan.is_over:
+            await _repeat_stop(start, graph, frames, emit)
+        else:
             async with aclosing(_stream(start, graph, plan, frames)) as parts:
                 async for namespace, mode, payload in parts:
                     for name, data in frames.shape(namespace, mode, payload):
@@ -133,12 +136,25 @@ def _part(part: Any, subgraphs: bool) -> tuple[tuple[str, ...], str, Any]:
     return part if subgraphs else ((), *part)
 
 
+async def _repeat_stop(start: Start, graph: Compiled, frames: Frames, emit: Emit) -> None:
+    """For readers of an attempt that has nothing left to do: where the one before it stopped."""
+    snapshot = await _state(start, graph)
+    for mode, payload in (("values", snapshot.values), ("updates", {INTERRUPT: ()})):
+        for name, data in frames.shape((), mode, payload):
+            await emit(name, data)
+
+
 # Ends
 
 
 async def _succeeded(start: Start, graph: Compiled, frames: Frames) -> Result:
     """The exact end. A run that came to it without a stop needs no read: it has streamed it."""
-    if frames.values is not None and not frames.is_interrupted and _outputs_whole_state(graph):
+    if (
+        frames.values is not None
+        and not frames.is_interrupted
+        and _outputs_whole_state(graph)
+        and _keeps_what_it_streams(graph)
+    ):
         return Result("succeeded", parts={"values": frames.values, "interrupts": b"{}"})
     snapshot = await _state(start, graph)
     return Result("succeeded", snapshot.next, _parts(snapshot, graph))
@@ -203,3 +219,11 @@ def _outputs_whole_state(graph: Compiled) -> bool:
     if isinstance(output, str) or isinstance(state, str):
         return output == state
     return set(output) == set(state)
+
+
+def _keeps_what_it_streams(graph: Compiled) -> bool:
+    """Whether the last values stay the state: some kinds of channels are emptied without a word."""
+    return all(
+        isinstance(graph.channels[key], (LastValue, BinaryOperatorAggregate, DeltaChannel))
+        for key in graph.stream_channels_list
+    )

@@ -9,12 +9,15 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.channels import EphemeralValue
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
 
 
 class Trail(TypedDict, total=False):
@@ -383,3 +386,50 @@ _speechless = StateGraph(Unspeakable)
 _speechless.add_node("silent", _silent)
 _speechless.add_edge(START, "silent")
 unspeakable = _speechless.compile()
+
+
+class Passing(TypedDict, total=False):
+    """A state with a part that lives for one step."""
+
+    kept: str
+    passing: Annotated[str, EphemeralValue]
+
+
+_passing = StateGraph(Passing)
+_passing.add_node("write", lambda state: {"kept": "k", "passing": "p"})
+_passing.add_node("silent", lambda state: None)
+_passing.add_edge(START, "write")
+_passing.add_edge("write", "silent")
+passing = _passing.compile()
+
+
+@tool
+def look(at: str) -> str:
+    """Looks at something."""
+    return f"saw {at}"
+
+
+async def _look(state: Trail) -> Trail:
+    return {"trail": [await look.ainvoke({"at": "sky"})]}
+
+
+_looking = StateGraph(Trail)
+_looking.add_node("look", _look)
+_looking.add_edge(START, "look")
+looks = _looking.compile()
+
+
+class Place(BaseModel):
+    """A context schema that judges its values itself."""
+
+    model: str = "default"
+
+
+def _place(state: Given, runtime: Runtime[Place]) -> Given:
+    return {"seen": runtime.context.model_dump()}
+
+
+_placing = StateGraph(Given, context_schema=Place)
+_placing.add_node("place", _place)
+_placing.add_edge(START, "place")
+given_model = _placing.compile()
