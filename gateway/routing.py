@@ -18,7 +18,7 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 from gateway.context import CONTEXT, Context
-from gateway.errors import Unprocessable
+from gateway.errors import NotFound, Unprocessable
 from gateway.wire.body import Query, read_body, read_query
 
 Answer = Awaitable[web.StreamResponse]
@@ -50,10 +50,7 @@ class Endpoint:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Reads the arguments and calls the handler."""
         arguments: dict[str, Any] = {
-            name: _uuid(name, request.match_info[name])
-            if kind is UUID
-            else request.match_info[name]
-            for name, kind in self.ids.items()
+            name: _argument(name, kind, request.match_info[name]) for name, kind in self.ids.items()
         }
         if self.query is not None:
             arguments["query"] = read_query(request, self.query)
@@ -112,8 +109,12 @@ class Routes:
         return declare
 
 
-def _uuid(name: str, text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise Unprocessable(f"Invalid {name.removesuffix('_id')} ID: must be a UUID") from None
+def _argument(name: str, kind: type, text: str) -> UUID | str:
+    if kind is UUID:
+        try:
+            return UUID(text)
+        except ValueError:
+            raise Unprocessable(f"Invalid {name.removesuffix('_id')} ID: must be a UUID") from None
+    if "\0" in text:
+        raise NotFound("Not Found")
+    return text

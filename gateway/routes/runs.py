@@ -46,7 +46,6 @@ async def create_and_wait(call: Call, thread_id: UUID, body: RunCreate) -> web.S
 @routes.get("/threads/{thread_id}/runs")
 async def list_runs(call: Call, thread_id: UUID, query: RunList) -> web.Response:
     """Lists the runs of a thread, newest first."""
-    await threads.get(call.context.database, thread_id)
     rows = await runs.list_for_thread(
         call.context.database,
         thread_id,
@@ -54,6 +53,8 @@ async def list_runs(call: Call, thread_id: UUID, query: RunList) -> web.Response
         limit=query.limit,
         offset=query.offset,
     )
+    if not rows:
+        await threads.get(call.context.database, thread_id)
     return answer([selected(show_run(row), query.select) for row in rows])
 
 

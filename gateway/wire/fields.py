@@ -68,6 +68,12 @@ def _uuid(value: Any) -> UUID:
         raise ValueError("must be a UUID") from None
 
 
+def _without_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not contain NUL characters")
+    return value
+
+
 def _flag(value: Any) -> Any:
     return value.lower() in ("true", "1") if isinstance(value, str) else value
 
@@ -77,6 +83,9 @@ NotNull = BeforeValidator(_refuse_null)
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 """An object that will be stored as it is."""
+
+Key = Annotated[str, AfterValidator(_without_nul)]
+"""A text that the database is asked for as it is: none of its texts can hold a NUL."""
 
 Uuid = Annotated[UUID, BeforeValidator(_uuid)]
 """A UUID in any of its written forms."""

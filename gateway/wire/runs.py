@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import AsSent, Flag, JsonObject, NotNull, Offset, Uuid
+from gateway.wire.fields import AsSent, Flag, JsonObject, Key, NotNull, Offset, Uuid
 from persistence.runs import RunRow
 
 StreamMode = Literal[
@@ -20,7 +20,9 @@ StreamMode = Literal[
     "checkpoints",
     "debug",
     "custom",
+    "tools",
 ]
+"""``tools`` is beyond the reference: LangGraph streams it, and a hook of the SDK asks for it."""
 Nodes = Annotated[Literal["*"] | list[str] | None, NotNull]
 
 _LONGEST_DELAY_SECONDS = 10 * 366 * 24 * 3600
@@ -40,8 +42,8 @@ class _Config(BaseModel):
 class _Checkpoint(Body):
     """A place in a thread's history."""
 
-    checkpoint_id: Annotated[str | None, NotNull] = None
-    checkpoint_ns: Annotated[str | None, NotNull] = None
+    checkpoint_id: Annotated[Key | None, NotNull] = None
+    checkpoint_ns: Annotated[Key | None, NotNull] = None
     checkpoint_map: JsonObject | None = None
 
 
@@ -127,7 +129,7 @@ RunKey = Literal[
 class RunList(Query):
     """Which runs of a thread to list."""
 
-    limit: Annotated[int, Field(ge=0, le=1000)] = 10
+    limit: Annotated[int, Field(ge=0, le=10_000)] = 10
     offset: Offset = 0
     status: str | None = None
     select: list[RunKey] = []

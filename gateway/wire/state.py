@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import Flag, JsonObject, Limit, NotNull
+from gateway.wire.fields import Flag, JsonObject, Key, Limit, NotNull
 from gateway.wire.runs import Checkpoint
 
 
@@ -17,7 +17,7 @@ def _checkpoint_id(value: Any) -> Any:
     return value
 
 
-Before = Annotated[str | None, BeforeValidator(_checkpoint_id), NotNull]
+Before = Annotated[Key | None, BeforeValidator(_checkpoint_id), NotNull]
 
 
 class StateRead(Query):
@@ -39,7 +39,7 @@ class StateUpdate(Body):
     values: dict[str, Any] | list[Any] | None = None
     as_node: Annotated[str | None, NotNull] = None
     checkpoint: Checkpoint = {}
-    checkpoint_id: Annotated[str | None, NotNull] = None
+    checkpoint_id: Annotated[Key | None, NotNull] = None
 
 
 class HistorySearch(Body):
@@ -55,4 +55,4 @@ class HistoryRead(Query):
     """Which checkpoints to list, from a query."""
 
     limit: int = 1
-    before: str | None = None
+    before: Key | None = None

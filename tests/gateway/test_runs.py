@@ -165,11 +165,11 @@ async def test_the_assistants_config_lies_under_the_runs(client) -> None:
         ({"config": {"recursion_limit": "5"}}, 422, "recursion_limit"),
         ({"config": {"tags": "x"}}, 422, "tags"),
         ({"context": {"a": 1}, "config": {"configurable": {"b": 1}}}, 400, "Cannot specify both"),
-        ({"stream_mode": "tools"}, 422, "stream_mode"),
         ({"stream_mode": ["values", "lifecycle"]}, 422, "stream_mode"),
         ({"interrupt_before": "node"}, 422, "interrupt_before"),
         ({"interrupt_after": None}, 422, "interrupt_after"),
         ({"multitask_strategy": "wait"}, 422, "multitask_strategy"),
+        ({"checkpoint": {"checkpoint_ns": None}}, 422, "checkpoint_ns"),
         ({"checkpoint_id": "x"}, 422, "checkpoint_id: must be a UUID"),
         ({"command": {"resume": 1, "bogus": 1}}, 422, "bogus"),
         ({"after_seconds": "1"}, 422, "after_seconds"),
@@ -198,6 +198,7 @@ async def test_odd_text_is_cleaned_or_refused_but_never_a_500(client) -> None:
         assert (await client.get(path)).status == 200
     for path in ("/threads/search", "/threads/count"):
         assert (await client.post(path, {"metadata": {"a\0": "\0"}})).status == 200
+    assert (await client.get(f"/threads/{thread_id}/state/%00")).status == 404
     name = {"graph_id": "agent", "name": "a\0b", "description": "\0"}
     assert (await client.post("/assistants", name)).status == 200
     assert (await client.post("/assistants/search", {"name": "\0"})).status == 200

@@ -258,6 +258,8 @@ async def test_state_updates_are_refused_while_a_run_is_in_flight(client) -> Non
         ("POST", "state/checkpoint", {}),
         ("POST", "history", {"limit": 0}),
         ("POST", "history", {"before": 7}),
+        ("POST", "state/checkpoint", {"checkpoint": {"checkpoint_id": "\0"}}),
+        ("POST", "state", {"checkpoint": {"checkpoint_ns": "\0"}}),
         ("GET", "history?limit=x", None),
         ("GET", "history?limit=1001", None),
     ],
