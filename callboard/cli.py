@@ -126,25 +126,26 @@ def ctl(arguments: tuple[str, ...]) -> None:
 @cli.command()
 def gateway() -> None:
     """Run one gateway (HTTP and streams)."""
-    from callboard import parts
+    from callboard import parts, process
 
     parts.gateway()
+    process.leave(0)
 
 
 @cli.command()
 def worker() -> None:
     """Run one worker with its graph processes."""
-    from callboard import parts
+    from callboard import parts, process
 
-    sys.exit(parts.worker())
+    process.leave(parts.worker())
 
 
 @cli.command()
 def scheduler() -> None:
     """Run one scheduler."""
-    from callboard import parts
+    from callboard import parts, process
 
-    sys.exit(parts.scheduler())
+    process.leave(parts.scheduler())
 
 
 @cli.command()

@@ -5,10 +5,12 @@ Linux has no call for either in Python's library, hence ``ctypes``. Elsewhere
 """
 
 import ctypes
+import logging
 import os
 import signal
 import struct
 import sys
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_KEEPCAPS = 8
@@ -29,6 +31,18 @@ def die_with_parent(number: signal.Signals) -> None:
     _check(_libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0), "prctl")
     if os.getppid() != parent:  # it ended while we were asking
         os.kill(os.getpid(), number)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process now, its output written.
+
+    Without taking a hundred thousand objects apart first: the interpreter's last garbage collection
+    takes up to seconds on a busy machine, and the parts are stopped one after the other.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def become(uid: int, gid: int) -> None:
