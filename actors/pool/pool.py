@@ -59,7 +59,7 @@ time to clean up; a loop that does not answer will not even hear that it shall s
 _REVOKED_GRACE_SECONDS = 1.0
 """Another worker may own the run by now: no time for manners."""
 _STUCK_SECONDS = 0.5
-"""A loop that leaves a ping unanswered for so long, when its run should have stopped, is held up."""
+"""A loop that leaves a ping unanswered so long, when its run should have stopped, is held up."""
 _DEATH_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
 _SHORT_LIFE_SECONDS = 10.0
