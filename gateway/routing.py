@@ -1,11 +1,12 @@
 """Typed routes: a handler says in its signature what it takes, and this reads it from the request.
 
-    @routes.post("/threads/{thread_id}/runs")
+    @routes.post("/threads/{thread_id}/runs", responses={200: Run, 404: "No such thread"})
     async def create(call: Call, thread_id: UUID, body: RunCreate) -> web.Response: ...
 
 Names in the path become arguments (a ``UUID`` is checked, a ``str`` taken as it is), ``body`` is
 read as JSON and ``query`` from the query string, each as the type that is written there. What
-cannot be read is refused before the handler is called. A handler's docstring describes it.
+cannot be read is refused before the handler is called. A handler's docstring describes it, and
+``responses`` what it answers (see ``gateway.responses``): the OpenAPI document is made of both.
 """
 
 import inspect
@@ -19,11 +20,14 @@ from pydantic import TypeAdapter
 
 from gateway.context import CONTEXT, Context
 from gateway.errors import NotFound, Unprocessable
+from gateway.responses import Responses
 from gateway.wire.body import Query, read_body, read_query
 
 Answer = Awaitable[web.StreamResponse]
 Handler = Callable[..., Answer]
 H = TypeVar("H", bound=Handler)
+
+_NONE: Responses = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Endpoint:
     query: type[Query] | None
     is_long: bool
     """Whether the answer stays open: then HEAD would wait for nothing."""
+    responses: Responses
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Reads the arguments and calls the handler."""
@@ -65,21 +70,21 @@ class Routes:
     def __init__(self) -> None:
         self.endpoints: list[Endpoint] = []
 
-    def get(self, path: str) -> Callable[[H], H]:
+    def get(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
         """Declares a GET endpoint; HEAD is answered too."""
-        return self._add("GET", path)
+        return self._add("GET", path, responses)
 
-    def post(self, path: str) -> Callable[[H], H]:
+    def post(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
         """Declares a POST endpoint."""
-        return self._add("POST", path)
+        return self._add("POST", path, responses)
 
-    def patch(self, path: str) -> Callable[[H], H]:
+    def patch(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
         """Declares a PATCH endpoint."""
-        return self._add("PATCH", path)
+        return self._add("PATCH", path, responses)
 
-    def delete(self, path: str) -> Callable[[H], H]:
+    def delete(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
         """Declares a DELETE endpoint."""
-        return self._add("DELETE", path)
+        return self._add("DELETE", path, responses)
 
     def mount(self, app: web.Application) -> None:
         """Adds the endpoints to the application, in the order in which they were declared."""
@@ -88,7 +93,7 @@ class Routes:
             if endpoint.method == "GET" and not endpoint.is_long:
                 app.router.add_route("HEAD", endpoint.path, endpoint.__call__)
 
-    def _add(self, method: str, path: str) -> Callable[[H], H]:
+    def _add(self, method: str, path: str, responses: Responses) -> Callable[[H], H]:
         def declare(handler: H) -> H:
             types = get_type_hints(handler, include_extras=True)
             arguments = list(inspect.signature(handler).parameters)[1:]
@@ -102,6 +107,7 @@ class Routes:
                     body=None if body is None else TypeAdapter(body),
                     query=query,
                     is_long=types["return"] is web.StreamResponse,
+                    responses=responses,
                 )
             )
             return handler
