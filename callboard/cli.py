@@ -78,6 +78,8 @@ def up(**options: Any) -> None:
     """Serve a project with everything it needs, on this machine."""
     from callboard import checks, up
 
+    if sys.stdout.isatty():
+        os.environ.setdefault("LOG_JSON", "false")  # a person reads along
     launch = _launch(**options)
     sys.exit(up.run(launch, checks.before_start(launch), reload=False))
 
