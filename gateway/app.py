@@ -12,7 +12,8 @@ from actors.dispatch import Dispatcher
 from actors.events import EventReader
 from gateway.context import CONTEXT, Context
 from gateway.middleware import Cors, answer_errors, answer_preflights
-from gateway.routes import assistants, runs, state, stateless_runs, system, threads
+from gateway.openapi import DOCUMENT, Document
+from gateway.routes import assistants, docs, runs, state, stateless_runs, system, threads
 from gateway.settings import GatewaySettings
 from persistence.assistants import ensure_system
 from persistence.engine import Database
@@ -26,6 +27,7 @@ _PAUSE_SECONDS = 1.0
 
 ROUTES = (
     system.routes,
+    docs.routes,
     assistants.routes,
     threads.routes,
     state.routes,
@@ -74,6 +76,7 @@ def create_app(
     app.cleanup_ctx.append(_parts)
     app.on_shutdown.append(_end_open_responses)
     app.on_response_prepare.append(Cors(settings.cors_allow_origins).on_response_prepare)
+    app[DOCUMENT] = Document(ROUTES, graph_ids, version)
     for routes in ROUTES:
         routes.mount(app)
     return app

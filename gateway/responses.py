@@ -18,9 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 
 class Shown(BaseModel):
-    """A JSON object that is answered: describes it, does not make it. Rows become it by show_…()."""
+    """A JSON object that is answered: describes it, does not make it (rows are shown faster)."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Problem(Shown):
+    """Why something was not done, in one sentence for people."""
+
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,12 @@ def events(**headers: str) -> Response:
     return Response("Server-sent events, until the end.", Any, "text/event-stream", headers)
 
 
-def page(item: Any) -> Response:
+def list_of(item: Any) -> Response:
+    """A bare array."""
+    return Response("A bare array.", list[item])
+
+
+def page_of(item: Any) -> Response:
     """A page of a search."""
     return Response(
         "A page, as a bare array.",

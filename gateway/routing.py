@@ -47,6 +47,7 @@ class Endpoint:
     handler: Handler
     ids: dict[str, type]
     body: TypeAdapter[Any] | None
+    body_type: Any
     query: type[Query] | None
     is_long: bool
     """Whether the answer stays open: then HEAD would wait for nothing."""
@@ -105,6 +106,7 @@ class Routes:
                     handler,
                     ids={name: types[name] for name in arguments if f"{{{name}" in path},
                     body=None if body is None else TypeAdapter(body),
+                    body_type=body,
                     query=query,
                     is_long=types["return"] is web.StreamResponse,
                     responses=responses,

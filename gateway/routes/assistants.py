@@ -9,16 +9,23 @@ from aiohttp import web
 
 from gateway.errors import NotFound, Unprocessable
 from gateway.inspection import ask
+from gateway.responses import page_of
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, no_content, page, relay, selected
 from gateway.wire.assistants import (
+    Assistant,
     AssistantCount,
     AssistantCreate,
     AssistantPatch,
     AssistantSearch,
+    AssistantVersion,
     Deletion,
     Drawing,
+    Graph,
+    Schemas,
+    SelectedAssistant,
     Subgraphs,
+    SubgraphSchemas,
     VersionChoice,
     VersionSearch,
     mirrored,
@@ -32,7 +39,15 @@ from persistence.errors import AssistantNotFound
 routes = Routes()
 
 
-@routes.post("/assistants")
+@routes.post(
+    "/assistants",
+    responses={
+        200: Assistant,
+        400: "Both configurable and context",
+        404: "No such graph",
+        409: "The id is taken",
+    },
+)
 async def create(call: Call, body: AssistantCreate) -> web.Response:
     """Creates an assistant."""
     _check_graph(call, body.graph_id)
@@ -51,7 +66,9 @@ async def create(call: Call, body: AssistantCreate) -> web.Response:
     return answer(show_assistant(assistant))
 
 
-@routes.post("/assistants/search")
+@routes.post(
+    "/assistants/search", responses={200: page_of(SelectedAssistant), 404: "No such graph"}
+)
 async def search(call: Call, body: AssistantSearch) -> web.Response:
     """Finds assistants, by default the newest first."""
     _check_graph(call, body.graph_id)
@@ -69,7 +86,7 @@ async def search(call: Call, body: AssistantSearch) -> web.Response:
     return page(shown, body.limit, body.offset)
 
 
-@routes.post("/assistants/count")
+@routes.post("/assistants/count", responses={200: int, 404: "No such graph"})
 async def count(call: Call, body: AssistantCount) -> web.Response:
     """Counts assistants."""
     _check_graph(call, body.graph_id)
@@ -80,13 +97,20 @@ async def count(call: Call, body: AssistantCount) -> web.Response:
     )
 
 
-@routes.get("/assistants/{assistant_id}")
+@routes.get("/assistants/{assistant_id}", responses={200: Assistant, 404: "No such assistant"})
 async def get(call: Call, assistant_id: UUID) -> web.Response:
     """Shows an assistant."""
     return answer(show_assistant(await _get(call, assistant_id)))
 
 
-@routes.patch("/assistants/{assistant_id}")
+@routes.patch(
+    "/assistants/{assistant_id}",
+    responses={
+        200: Assistant,
+        400: "Both configurable and context",
+        404: "No such assistant or graph",
+    },
+)
 async def patch(call: Call, assistant_id: UUID, body: AssistantPatch) -> web.Response:
     """Makes a new version of an assistant."""
     _check_graph(call, body.graph_id)
@@ -106,7 +130,7 @@ async def patch(call: Call, assistant_id: UUID, body: AssistantPatch) -> web.Res
     return answer(show_assistant(assistant))
 
 
-@routes.delete("/assistants/{assistant_id}")
+@routes.delete("/assistants/{assistant_id}", responses={204: "Deleted", 404: "No such assistant"})
 async def delete(call: Call, assistant_id: UUID, query: Deletion) -> web.Response:
     """Deletes an assistant, and its threads when asked to."""
     try:
@@ -120,7 +144,10 @@ async def delete(call: Call, assistant_id: UUID, query: Deletion) -> web.Respons
     return no_content()
 
 
-@routes.post("/assistants/{assistant_id}/versions")
+@routes.post(
+    "/assistants/{assistant_id}/versions",
+    responses={200: list[AssistantVersion], 404: "No such assistant"},
+)
 async def list_versions(call: Call, assistant_id: UUID, body: VersionSearch) -> web.Response:
     """Lists the versions of an assistant, newest first."""
     rows = await assistants.versions(
@@ -133,14 +160,20 @@ async def list_versions(call: Call, assistant_id: UUID, body: VersionSearch) -> 
     return answer([show_version(row) for row in rows])
 
 
-@routes.post("/assistants/{assistant_id}/latest")
+@routes.post(
+    "/assistants/{assistant_id}/latest",
+    responses={200: Assistant, 404: "No such assistant or version"},
+)
 async def set_latest(call: Call, assistant_id: UUID, body: VersionChoice) -> web.Response:
     """Makes an assistant what it was at a version."""
     row = await assistants.set_version(call.context.database, assistant_id, body.version)
     return answer(show_assistant(row))
 
 
-@routes.get("/assistants/{assistant}/graph")
+@routes.get(
+    "/assistants/{assistant}/graph",
+    responses={200: Graph, 404: "No such assistant, or its graph cannot be loaded"},
+)
 async def draw(call: Call, assistant: str, query: Drawing) -> web.Response:
     """Shows the nodes and edges of an assistant's graph; also takes the graph's name."""
     if assistant in call.context.graph_ids:
@@ -153,20 +186,35 @@ async def draw(call: Call, assistant: str, query: Drawing) -> web.Response:
     return await _ask(call, "graph", row, {"xray": query.xray})
 
 
-@routes.get("/assistants/{assistant_id}/schemas")
+@routes.get(
+    "/assistants/{assistant_id}/schemas",
+    responses={200: Schemas, 404: "No such assistant, or its graph cannot be loaded"},
+)
 async def schemas(call: Call, assistant_id: UUID) -> web.Response:
     """Shows the JSON schemas of an assistant's graph."""
     return await _ask(call, "schemas", await _get(call, assistant_id), {})
 
 
-@routes.get("/assistants/{assistant_id}/subgraphs")
+@routes.get(
+    "/assistants/{assistant_id}/subgraphs",
+    responses={
+        200: dict[str, SubgraphSchemas],
+        404: "No such assistant, or its graph cannot be loaded",
+    },
+)
 async def subgraphs(call: Call, assistant_id: UUID, query: Subgraphs) -> web.Response:
     """Shows the JSON schemas of the subgraphs of an assistant's graph."""
     args = {"namespace": None, "recurse": query.recurse}
     return await _ask(call, "subgraphs", await _get(call, assistant_id), args)
 
 
-@routes.get("/assistants/{assistant_id}/subgraphs/{namespace}")
+@routes.get(
+    "/assistants/{assistant_id}/subgraphs/{namespace}",
+    responses={
+        200: dict[str, SubgraphSchemas],
+        404: "No such assistant, or its graph cannot be loaded",
+    },
+)
 async def subgraphs_below(
     call: Call, assistant_id: UUID, namespace: str, query: Subgraphs
 ) -> web.Response:

@@ -9,7 +9,15 @@ from gateway.errors import BadRequest, Conflict, Unprocessable
 from gateway.inspection import ask, graph_id_of, remember_state
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, relay
-from gateway.wire.state import HistoryRead, HistorySearch, StateAt, StateRead, StateUpdate
+from gateway.wire.state import (
+    HistoryRead,
+    HistorySearch,
+    StateAt,
+    StateRead,
+    StateUpdate,
+    ThreadState,
+    Updated,
+)
 from persistence import threads
 from persistence.lifecycle import ThreadStatus
 
@@ -30,13 +38,16 @@ _NO_STATE: dict[str, Any] = {
 _LONGEST_HISTORY = 1000
 
 
-@routes.get("/threads/{thread_id}/state")
+@routes.get("/threads/{thread_id}/state", responses={200: ThreadState, 404: "No such thread"})
 async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Response:
     """Shows the latest state of a thread."""
     return await _state(call, thread_id, {}, query.subgraphs)
 
 
-@routes.get("/threads/{thread_id}/state/{checkpoint_id}")
+@routes.get(
+    "/threads/{thread_id}/state/{checkpoint_id}",
+    responses={200: ThreadState, 404: "No such thread or checkpoint"},
+)
 async def get_state_at(
     call: Call, thread_id: UUID, checkpoint_id: str, query: StateRead
 ) -> web.Response:
@@ -44,13 +55,24 @@ async def get_state_at(
     return await _state(call, thread_id, {"checkpoint_id": checkpoint_id}, query.subgraphs)
 
 
-@routes.post("/threads/{thread_id}/state/checkpoint")
+@routes.post(
+    "/threads/{thread_id}/state/checkpoint",
+    responses={200: ThreadState, 404: "No such thread or checkpoint"},
+)
 async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) -> web.Response:
     """Shows the state of a thread, or of one of its subgraphs, at a checkpoint."""
     return await _state(call, thread_id, body.checkpoint, body.subgraphs)
 
 
-@routes.post("/threads/{thread_id}/state")
+@routes.post(
+    "/threads/{thread_id}/state",
+    responses={
+        200: Updated,
+        400: "The graph does not take this",
+        404: "No such thread or checkpoint",
+        409: "A run is in flight",
+    },
+)
 async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Response:
     """Writes to the state of a thread as if a node had done it."""
     thread = await threads.get(call.context.database, thread_id)
@@ -81,7 +103,9 @@ async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Re
     return relay(updated, status=status)
 
 
-@routes.get("/threads/{thread_id}/history")
+@routes.get(
+    "/threads/{thread_id}/history", responses={200: list[ThreadState], 404: "No such thread"}
+)
 async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Response:
     """Lists checkpoints of a thread, newest first."""
     if not 0 <= query.limit <= _LONGEST_HISTORY:
@@ -91,7 +115,9 @@ async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Re
     )
 
 
-@routes.post("/threads/{thread_id}/history")
+@routes.post(
+    "/threads/{thread_id}/history", responses={200: list[ThreadState], 404: "No such thread"}
+)
 async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> web.Response:
     """Lists checkpoints of a thread or of one of its subgraphs, newest first."""
     return await _history(call, thread_id, body, body.limit, body.before)

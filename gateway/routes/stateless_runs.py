@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from aiohttp import web
@@ -12,10 +12,11 @@ from gateway import following
 from gateway.admission import admit, compose, create, find_assistant
 from gateway.context import Context
 from gateway.errors import NotFound
+from gateway.responses import FOLLOWED, PLACE, Response, events
 from gateway.routing import Call, Routes
 from gateway.stopping import stop
 from gateway.wire.answers import answer, no_content
-from gateway.wire.runs import Cancel, CancelMany, Join, JoinStream, RunCreate, show_run
+from gateway.wire.runs import Cancel, CancelMany, Join, JoinStream, Run, RunCreate, show_run
 from persistence import runs
 from persistence.errors import RunNotFound
 from persistence.lifecycle import ACTIVE, CancelAction, RunStatus
@@ -23,27 +24,30 @@ from persistence.runs import NewRun, RunRow
 
 routes = Routes()
 
+_REFUSED = {400: "Both configurable and context", 404: "No such assistant"}
+_RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 
-@routes.post("/runs")
+
+@routes.post("/runs", responses={200: Response("The run.", Run, headers=PLACE)} | _REFUSED)
 async def create_run(call: Call, body: RunCreate) -> web.Response:
     """Creates a run and answers at once."""
     run = await admit(call.context, body, None)
     return answer(show_run(run), headers={"Content-Location": f"/runs/{run.run_id}"})
 
 
-@routes.post("/runs/stream")
+@routes.post("/runs/stream", responses={200: events(**FOLLOWED)} | _REFUSED)
 async def create_and_stream(call: Call, body: RunCreate) -> web.StreamResponse:
     """Creates a run and streams its events."""
     return await following.create_and_stream(call, body, None)
 
 
-@routes.post("/runs/wait")
+@routes.post("/runs/wait", responses={200: _RESULT} | _REFUSED)
 async def create_and_wait(call: Call, body: RunCreate) -> web.StreamResponse:
     """Creates a run and answers with its result."""
     return await following.create_and_wait(call, body, None)
 
 
-@routes.post("/runs/batch")
+@routes.post("/runs/batch", responses={200: list[Run]} | _REFUSED)
 async def create_batch(
     call: Call, body: Annotated[list[RunCreate], Field(min_length=1)]
 ) -> web.Response:
@@ -54,7 +58,7 @@ async def create_batch(
     return answer([show_run(run) for run in await asyncio.shield(creation)])
 
 
-@routes.post("/runs/cancel")
+@routes.post("/runs/cancel", responses={204: "Asked to stop", 404: "No such runs"})
 async def cancel_many(call: Call, body: CancelMany, query: Cancel) -> web.Response:
     """Stops many runs; unknown and finished ones are skipped."""
     statuses = tuple(ACTIVE) if body.status in (None, "all") else (RunStatus(body.status),)
@@ -67,13 +71,13 @@ async def cancel_many(call: Call, body: CancelMany, query: Cancel) -> web.Respon
     return no_content()
 
 
-@routes.get("/runs/{run_id}/join")
+@routes.get("/runs/{run_id}/join", responses={200: _RESULT, 404: "No such run"})
 async def join(call: Call, run_id: UUID, query: Join) -> web.StreamResponse:
     """Answers with a run's result as soon as there is one."""
     return await following.join(call, await _find(call, run_id), query)
 
 
-@routes.get("/runs/{run_id}/stream")
+@routes.get("/runs/{run_id}/stream", responses={200: events(**FOLLOWED), 404: "No such run"})
 async def join_stream(call: Call, run_id: UUID, query: JoinStream) -> web.StreamResponse:
     """Streams a run's events, from now on or after ``Last-Event-ID``."""
     return await following.join_stream(call, await _find(call, run_id), query)

@@ -10,10 +10,14 @@ from aiohttp import web
 from actors.dispatch import InspectorUnavailable
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.inspection import ask, graph_id_of, remember_state
+from gateway.responses import Problem, page_of
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, no_content, page, selected
 from gateway.wire.ids import uuid7
 from gateway.wire.threads import (
+    Pruned,
+    SelectedThread,
+    Thread,
     ThreadCount,
     ThreadCreate,
     ThreadPatch,
@@ -31,7 +35,15 @@ from persistence.threads import Deleted, ThreadRow
 routes = Routes()
 
 
-@routes.post("/threads")
+@routes.post(
+    "/threads",
+    responses={
+        200: Thread,
+        201: Problem,
+        400: "The supersteps cannot be applied",
+        409: "The id is taken",
+    },
+)
 async def create(call: Call, body: ThreadCreate) -> web.Response:
     """Creates a thread, with a state when ``supersteps`` are given."""
     database, thread_id = call.context.database, body.thread_id or uuid7()
@@ -67,7 +79,7 @@ async def _apply(call: Call, thread: ThreadRow, supersteps: list[dict[str, Any]]
     return None
 
 
-@routes.post("/threads/search")
+@routes.post("/threads/search", responses={200: page_of(SelectedThread)})
 async def search(call: Call, body: ThreadSearch) -> web.Response:
     """Finds threads, by default those changed last first."""
     rows = await threads.search(
@@ -89,7 +101,7 @@ async def search(call: Call, body: ThreadSearch) -> web.Response:
     return page(shown, body.limit, body.offset)
 
 
-@routes.post("/threads/count")
+@routes.post("/threads/count", responses={200: int})
 async def count(call: Call, body: ThreadCount) -> web.Response:
     """Counts threads."""
     return answer(
@@ -102,7 +114,7 @@ async def count(call: Call, body: ThreadCount) -> web.Response:
     )
 
 
-@routes.post("/threads/prune")
+@routes.post("/threads/prune", responses={200: Pruned})
 async def prune(call: Call, body: ThreadPrune) -> web.Response:
     """Deletes many threads at once."""
     deleted = await threads.delete_many(call.context.database, body.thread_ids)
@@ -110,13 +122,16 @@ async def prune(call: Call, body: ThreadPrune) -> web.Response:
     return answer({"pruned_count": deleted.count})
 
 
-@routes.get("/threads/{thread_id}")
+@routes.get("/threads/{thread_id}", responses={200: Thread, 404: "No such thread"})
 async def get(call: Call, thread_id: UUID) -> web.Response:
     """Shows a thread."""
     return answer(show_thread(await threads.get(call.context.database, thread_id)))
 
 
-@routes.patch("/threads/{thread_id}")
+@routes.patch(
+    "/threads/{thread_id}",
+    responses={200: Thread, 204: "Done, with Prefer: return=minimal", 404: "No such thread"},
+)
 async def patch(call: Call, thread_id: UUID, body: ThreadPatch) -> web.Response:
     """Merges metadata into a thread's."""
     try:
@@ -128,14 +143,14 @@ async def patch(call: Call, thread_id: UUID, body: ThreadPatch) -> web.Response:
     return answer(show_thread(thread))
 
 
-@routes.delete("/threads/{thread_id}")
+@routes.delete("/threads/{thread_id}", responses={204: "Deleted", 404: "No such thread"})
 async def delete(call: Call, thread_id: UUID) -> web.Response:
     """Deletes a thread with all that is of it; what runs on it is stopped."""
     await _tell(call, await threads.delete(call.context.database, thread_id))
     return no_content()
 
 
-@routes.post("/threads/{thread_id}/copy")
+@routes.post("/threads/{thread_id}/copy", responses={200: Thread, 409: "No such thread"})
 async def copy(call: Call, thread_id: UUID) -> web.Response:
     """Copies a thread with its history, without its runs."""
     try:

@@ -1,13 +1,16 @@
 """Assistants on the wire: what creates, changes and finds one, and how a row is shown."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BeforeValidator
 
 from gateway.errors import BadRequest
+from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import Flag, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.fields import Flag, GraphId, JsonObject, Limit, NotNull, Offset, Uuid
 from gateway.wire.runs import RunConfig
 from persistence.assistants import AssistantRow
 
@@ -38,7 +41,7 @@ AssistantKey = Literal[
 class AssistantPatch(Body):
     """What changes an assistant: metadata is merged, the rest replaced."""
 
-    graph_id: Annotated[str | None, NotNull] = None
+    graph_id: Annotated[GraphId | None, NotNull] = None
     config: Annotated[RunConfig | None, NotNull] = None
     context: Annotated[JsonObject | None, NotNull] = None
     metadata: JsonObject = {}
@@ -49,7 +52,7 @@ class AssistantPatch(Body):
 class AssistantCreate(AssistantPatch):
     """What creates an assistant."""
 
-    graph_id: str
+    graph_id: GraphId
     assistant_id: Annotated[Uuid | None, NotNull] = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
     description: str | None = None
@@ -59,7 +62,7 @@ class AssistantCount(Body):
     """Which assistants to count."""
 
     metadata: JsonObject = {}
-    graph_id: Annotated[str | None, NotNull] = None
+    graph_id: Annotated[GraphId | None, NotNull] = None
     name: Annotated[str | None, NotNull] = None
 
 
@@ -132,6 +135,52 @@ def mirrored(
         for key, value in (configurable or {}).items()
         if key not in _NO_CONTEXT and not key.startswith("__")
     }
+
+
+class AssistantVersion(Shown):
+    """What an assistant was at a version."""
+
+    assistant_id: UUID
+    graph_id: GraphId
+    config: dict[str, Any]
+    context: dict[str, Any]
+    metadata: dict[str, Any]
+    name: str
+    created_at: datetime
+    version: int
+    description: str | None
+
+
+class Assistant(AssistantVersion):
+    """A graph with a configuration and a name."""
+
+    updated_at: datetime
+
+
+SelectedAssistant = selected(Assistant)
+
+
+class SubgraphSchemas(Shown):
+    """JSON schemas of a graph inside another one; null for types that cannot be described."""
+
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
+    state_schema: dict[str, Any] | None
+    config_schema: dict[str, Any] | None
+    context_schema: dict[str, Any] | None
+
+
+class Schemas(SubgraphSchemas):
+    """JSON schemas of a graph; null for types that cannot be described."""
+
+    graph_id: GraphId
+
+
+class Graph(Shown):
+    """A graph's nodes and edges."""
+
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
 
 
 def show_assistant(row: AssistantRow) -> dict[str, Any]:

@@ -10,8 +10,11 @@ from pydantic import (
     BeforeValidator,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 
@@ -53,6 +56,30 @@ def _storable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+class _NotNull:
+    """Refuses null, and says so in the JSON schema of a field whose default is None."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Pydantic's hook."""
+        return core_schema.no_info_before_validator_function(_refuse_null, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Pydantic's hook."""
+        described = handler(schema)
+        options = [option for option in described.get("anyOf", ()) if option != {"type": "null"}]
+        match options:
+            case []:
+                return described
+            case [only]:
+                return dict(only)
+            case _:
+                return {**described, "anyOf": options}
+
+
 def _refuse_null(value: Any) -> Any:
     if value is None:
         raise ValueError("null is not allowed: leave the field out")
@@ -78,7 +105,7 @@ def _flag(value: Any) -> Any:
     return value.lower() in ("true", "1") if isinstance(value, str) else value
 
 
-NotNull = BeforeValidator(_refuse_null)
+NotNull = _NotNull()
 """For a field that may be left out but, when present, must have a value."""
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
@@ -89,6 +116,22 @@ Key = Annotated[str, AfterValidator(_without_nul)]
 
 Uuid = Annotated[UUID, BeforeValidator(_uuid)]
 """A UUID in any of its written forms."""
+
+GraphId = Annotated[str, WithJsonSchema({"type": "string", "format": "graph-id"})]
+"""The name of a graph; the OpenAPI document lists the names that there are."""
+
+AssistantName = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "uuid"},
+                {"type": "string", "format": "graph-id"},
+            ]
+        }
+    ),
+]
+"""The id of an assistant, or the name of a graph for the assistant that it has from the start."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """A boolean in a query: ``true`` and ``1`` are true, everything else is false."""

@@ -1,13 +1,17 @@
 """Runs on the wire: what creates one, how lists and joins are asked for, and how a row is shown."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
+from uuid import UUID
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import AsSent, Flag, JsonObject, Key, NotNull, Offset, Uuid
+from gateway.wire.fields import AsSent, AssistantName, Flag, JsonObject, Key, NotNull, Offset, Uuid
+from persistence.lifecycle import MultitaskStrategy, RunStatus
 from persistence.runs import RunRow
 
 StreamMode = Literal[
@@ -25,10 +29,16 @@ StreamMode = Literal[
 """``tools`` is beyond the reference: LangGraph streams it, and a hook of the SDK asks for it."""
 Nodes = Annotated[Literal["*"] | list[str] | None, NotNull]
 
+
+def _or_one(schema: dict[str, Any]) -> None:
+    """A single item stands for a list of it."""
+    schema["anyOf"] = [schema["items"], {"type": schema.pop("type"), "items": schema.pop("items")}]
+
+
 _LONGEST_DELAY_SECONDS = 10 * 366 * 24 * 3600
 
 
-class _Config(BaseModel):
+class RunConfigForm(BaseModel):
     """A LangChain config; keys beside the known ones are handed through."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -39,7 +49,7 @@ class _Config(BaseModel):
     metadata: JsonObject = {}
 
 
-class _Checkpoint(Body):
+class CheckpointForm(Body):
     """A place in a thread's history."""
 
     checkpoint_id: Annotated[Key | None, NotNull] = None
@@ -47,21 +57,21 @@ class _Checkpoint(Body):
     checkpoint_map: JsonObject | None = None
 
 
-class _Send(Body):
+class SendForm(Body):
     """A node to go to, with an input of its own."""
 
     node: str
     input: Any
 
 
-class _Command(Body):
+class CommandForm(Body):
     """What to do instead of taking an input. Unknown keys are refused: LangGraph fails on them."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     resume: Any = None
     update: dict[str, Any] | list[Any] | None = None
-    goto: str | _Send | list[str | _Send] | None = None
+    goto: str | SendForm | list[str | SendForm] | None = None
 
 
 def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -70,15 +80,15 @@ def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {key: checkpoint[key] for key in keys if checkpoint.get(key) is not None}
 
 
-RunConfig = Annotated[dict[str, Any], AsSent(_Config)]
-Checkpoint = Annotated[dict[str, Any], AsSent(_Checkpoint), AfterValidator(_place)]
-Command = Annotated[dict[str, Any], AsSent(_Command)]
+RunConfig = Annotated[dict[str, Any], AsSent(RunConfigForm)]
+Checkpoint = Annotated[dict[str, Any], AsSent(CheckpointForm), AfterValidator(_place)]
+Command = Annotated[dict[str, Any], AsSent(CommandForm)]
 
 
 class RunCreate(Body):
     """What creates a run, on a thread or without one."""
 
-    assistant_id: str
+    assistant_id: AssistantName
     input: Any = None
     command: Command | None = None
     config: RunConfig = {}
@@ -90,6 +100,7 @@ class RunCreate(Body):
         list[StreamMode],
         BeforeValidator(lambda mode: [mode] if isinstance(mode, str) else mode),
         AfterValidator(lambda modes: modes or ["values"]),
+        Field(json_schema_extra=_or_one),
     ] = ["values"]
     stream_subgraphs: bool = False
     stream_resumable: bool = False
@@ -184,6 +195,24 @@ class JoinStream(Join):
     """How to follow a run's stream."""
 
     stream_mode: Annotated[list[str], AfterValidator(_modes)] = []
+
+
+class Run(Shown):
+    """One execution of an assistant's graph on a thread."""
+
+    run_id: UUID
+    thread_id: UUID
+    assistant_id: UUID
+    metadata: dict[str, Any]
+    status: RunStatus
+    kwargs: dict[str, Any]
+    multitask_strategy: MultitaskStrategy
+    created_at: datetime
+    updated_at: datetime
+    langsmith_session_name: str | None
+
+
+SelectedRun = selected(Run)
 
 
 def show_run(run: RunRow) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Threads on the wire: what creates, changes and finds one, and how a row is shown."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
+from uuid import UUID
 
 import orjson
 from pydantic import Field, PlainValidator, model_validator
 
+from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body
 from gateway.wire.extract import Path, find, parse
@@ -36,7 +39,7 @@ def _path(text: Any) -> Path:
 Extract = Annotated[Path, PlainValidator(_path)]
 
 
-class _Update(Body):
+class UpdateForm(Body):
     """What one node writes in a superstep."""
 
     values: dict[str, Any] | list[Any] | None = None
@@ -44,13 +47,13 @@ class _Update(Body):
     as_node: str
 
 
-class _Superstep(Body):
+class SuperstepForm(Body):
     """What nodes write together: one checkpoint."""
 
-    updates: list[_Update]
+    updates: list[UpdateForm]
 
 
-Superstep = Annotated[dict[str, Any], AsSent(_Superstep)]
+Superstep = Annotated[dict[str, Any], AsSent(SuperstepForm)]
 
 
 class _WithoutSweeper(Body):
@@ -114,6 +117,33 @@ class ThreadPrune(Body):
         if self.strategy == "keep_latest":
             raise ValueError("strategy: keep_latest is not supported yet")
         return self
+
+
+class Thread(Shown):
+    """A conversation: its latest state, and how its last run ended.
+
+    Before the first state it has neither ``error`` nor ``interrupts``.
+    """
+
+    thread_id: UUID
+    created_at: datetime
+    updated_at: datetime
+    state_updated_at: datetime
+    metadata: dict[str, Any]
+    status: ThreadStatus
+    config: dict[str, Any]
+    values: Any
+    error: Annotated[Any, Field(default=None)]
+    interrupts: Annotated[dict[str, list[Any]], Field(default={})]
+
+
+SelectedThread = selected(Thread, extracted=dict[str, Any])
+
+
+class Pruned(Shown):
+    """How many threads went."""
+
+    pruned_count: int
 
 
 def show_thread(row: ThreadRow) -> dict[str, Any]:
