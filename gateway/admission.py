@@ -5,30 +5,20 @@ in between.
 """
 
 import asyncio
-import time
-import uuid
-from typing import Any
 from uuid import UUID
-
-import orjson
 
 from gateway.context import Context
 from gateway.errors import NotFound, Unprocessable
 from gateway.stopping import stop_abandoned
 from gateway.wire.assistants import mirrored
-from gateway.wire.body import encode
-from gateway.wire.ids import uuid7
 from gateway.wire.runs import RunCreate
-from persistence import assistants, runs
+from persistence import assistants, run_request, runs
 from persistence.assistants import AssistantRow
 from persistence.errors import AssistantNotFound, ThreadNotFound
-from persistence.lifecycle import MultitaskStrategy
+from persistence.run_request import RunRequest, TooDeep
 from persistence.runs import NewRun, RunRow
 
 _NOT_FOUND = "Thread or assistant not found."
-
-_STAMPED_BY_LANGGRAPH = "__pregel_"
-"""Keys in ``configurable`` with this prefix steer LangGraph from inside; no client may set them."""
 
 
 async def admit(
@@ -90,89 +80,38 @@ async def create(context: Context, new: NewRun) -> RunRow:
 def compose(body: RunCreate, assistant: AssistantRow, thread_id: UUID | None) -> NewRun:
     """The run that the request asks for, with its assistant's config under its own.
 
-    Pure, but for ids and the time.
-
     Raises BadRequest for both ``configurable`` and ``context``, Unprocessable for what is nested
     too deeply to be stored.
     """
-    run_id, run_thread_id = uuid7(), thread_id or uuid7()
-    is_temporary = thread_id is None and body.on_completion == "delete"
-    given, given_context = mirrored(body.config, body.context)
-    base, base_context = orjson.loads(assistant.config), orjson.loads(assistant.context)
-    base_metadata, config_metadata = orjson.loads(assistant.metadata), given.get("metadata", {})
-    config = {
-        **base,
-        **given,
-        "configurable": {
-            **_own(base.get("configurable", {})),
-            **_own(given.get("configurable", {})),
-            **body.checkpoint,
-            **({"checkpoint_id": str(body.checkpoint_id)} if body.checkpoint_id else {}),
-            **({"__context_provided__": True} if body.context else {}),
-            "langgraph_auth_user": None,
-            "langgraph_auth_user_id": "",
-            "langgraph_auth_permissions": [],
-            "langgraph_request_id": str(uuid.uuid4()),
-            "__request_start_time_ms__": time.time_ns() // 1_000_000,
-            "__after_seconds__": body.after_seconds,
-            "run_id": str(run_id),
-            "thread_id": str(run_thread_id),
-            "graph_id": assistant.graph_id,
-            "assistant_id": str(assistant.assistant_id),
-            "user_id": "",
-        },
-        "metadata": {
-            **base_metadata,
-            "graph_id": assistant.graph_id,
-            "assistant_id": str(assistant.assistant_id),
-            **config_metadata,
-            **body.metadata,
-        },
-    }
-    durability = body.durability or ("exit" if body.checkpoint_during is False else "async")
-    kwargs = {
-        "input": body.input,
-        "command": body.command,
-        "config": config,
-        "context": {**base_context, **given_context},
-        "stream_mode": body.stream_mode,
-        "interrupt_before": body.interrupt_before,
-        "interrupt_after": body.interrupt_after,
-        "webhook": body.webhook,
-        "feedback_keys": body.feedback_keys,
-        "temporary": is_temporary,
-        "subgraphs": body.stream_subgraphs,
-        "resumable": body.stream_resumable,
-        "checkpoint_during": body.checkpoint_during is not False,
-        "durability": durability,
-    }
-    return NewRun(
-        run_id=run_id,
-        thread_id=run_thread_id,
-        assistant_id=assistant.assistant_id,
-        graph_id=assistant.graph_id,
-        kwargs=encode(kwargs),
+    try:
+        return run_request.compose(requested(body), assistant, thread_id)
+    except TooDeep:
+        raise Unprocessable("JSON in request body is nested too deeply") from None
+
+
+def requested(body: RunCreate) -> RunRequest:
+    """The request without its forms of writing. Raises BadRequest."""
+    config, context = mirrored(body.config, body.context)
+    checkpoint_id = {"checkpoint_id": str(body.checkpoint_id)} if body.checkpoint_id else {}
+    return RunRequest(
+        input=body.input,
+        command=body.command,
+        config=config,
+        context=context,
+        context_provided=bool(body.context),
         metadata=body.metadata,
-        base_metadata=base_metadata,
-        config_metadata=config_metadata,
-        config=_remembered(body.config),
-        multitask_strategy=MultitaskStrategy(body.multitask_strategy),
-        if_not_exists="create" if thread_id is None else body.if_not_exists,
+        place={**body.checkpoint, **checkpoint_id},
+        stream_mode=list(body.stream_mode),
+        stream_subgraphs=body.stream_subgraphs,
+        stream_resumable=body.stream_resumable,
+        interrupt_before=body.interrupt_before,
+        interrupt_after=body.interrupt_after,
+        multitask_strategy=body.multitask_strategy,
+        if_not_exists=body.if_not_exists,
+        keep_thread=body.on_completion == "keep",
         after_seconds=body.after_seconds,
-        temporary=is_temporary,
-        resumable=body.stream_resumable,
+        durability=body.durability or ("exit" if body.checkpoint_during is False else "async"),
+        checkpoint_during=body.checkpoint_during is not False,
+        webhook=body.webhook,
+        feedback_keys=body.feedback_keys,
     )
-
-
-def _own(configurable: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in configurable.items()
-        if not key.startswith(_STAMPED_BY_LANGGRAPH)
-    }
-
-
-def _remembered(config: dict[str, Any]) -> dict[str, Any]:
-    """What the thread shows of a run's config: not ``configurable``, which may hold secrets."""
-    shown = {key: value for key, value in config.items() if key != "metadata"}
-    return {**shown, "configurable": {}}

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSON, JSONB, UUID
 
 from persistence.lifecycle import TERMINAL, CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
+from persistence.ttl import TtlStrategy
 
 metadata = sa.MetaData(
     naming_convention={
@@ -92,9 +93,30 @@ threads = sa.Table(
     sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),
     # Moves with the state only; null until the first change of state.
     sa.Column("state_updated_at", _Time),
+    # Minutes after the last change of the thread until the strategy is applied to it.
+    sa.Column("ttl_minutes", sa.Double),
+    sa.Column("ttl_strategy", sa.Text),
+    # When the history was last removed by the strategy; it is not again before the next change.
+    sa.Column("ttl_swept_at", _Time),
+    # In UTC because time zones make timestamptz + interval depend on settings.
+    sa.Column(
+        "expires_at",
+        _Time,
+        sa.Computed(
+            "CASE WHEN ttl_swept_at IS NULL OR ttl_swept_at < updated_at THEN"
+            " ((updated_at AT TIME ZONE 'UTC') + make_interval(secs => ttl_minutes * 60))"
+            " AT TIME ZONE 'UTC' END",
+            persisted=True,
+        ),
+    ),
     sa.CheckConstraint(f"status IN ({words(ThreadStatus)})", name="status"),
     sa.CheckConstraint(
         f"rest_status IN ({words(set(ThreadStatus) - {ThreadStatus.BUSY})})", name="rest_status"
+    ),
+    sa.CheckConstraint(
+        "(ttl_minutes IS NULL) = (ttl_strategy IS NULL)"
+        f" AND ttl_minutes > 0 AND ttl_strategy IN ({words(TtlStrategy)})",
+        name="ttl",
     ),
     sa.Index("ix_threads_updated_at", "updated_at", "thread_id"),
     sa.Index("ix_threads_created_at", "created_at", "thread_id"),
@@ -105,6 +127,7 @@ threads = sa.Table(
         postgresql_ops={"metadata": "jsonb_path_ops"},
     ),
     sa.Index("ix_threads_temporary", "updated_at", postgresql_where=sa.text("temporary")),
+    sa.Index("ix_threads_expiry", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL")),
 )
 
 _PENDING = sa.text(f"status = '{RunStatus.PENDING}'")
@@ -143,6 +166,8 @@ runs = sa.Table(
     sa.Column("cancel_reason", sa.Text),
     # Whether streams of this run may be rejoined with their past.
     sa.Column("resumable", sa.Boolean, nullable=False, server_default=sa.false()),
+    # URL that is told of the run's end; may be a credential.
+    sa.Column("webhook", sa.Text),
     # What wait and join answer.
     sa.Column("output", JSON),
     # {"error","message"}: how it failed, or by whom it was cancelled.
@@ -200,4 +225,69 @@ instances = sa.Table(
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("free", sa.Integer, nullable=False),
     sa.Column("heartbeat_at", _Time, nullable=False, server_default=_NOW),
+)
+
+# What is to be run again and again.
+crons = sa.Table(
+    "crons",
+    metadata,
+    sa.Column("cron_id", UUID, primary_key=True),
+    sa.Column(
+        "assistant_id",
+        UUID,
+        sa.ForeignKey("assistants.assistant_id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    # Null: each firing makes a thread.
+    sa.Column("thread_id", UUID, sa.ForeignKey("threads.thread_id", ondelete="CASCADE")),
+    sa.Column("user_id", sa.Text, nullable=False, server_default=sa.text("''")),
+    sa.Column("schedule", sa.Text, nullable=False),
+    # IANA name; null means UTC.
+    sa.Column("timezone", sa.Text),
+    # As the client wrote it, and what it means.
+    sa.Column("end_time", sa.Text),
+    sa.Column("ends_at", _Time),
+    # What the client sent, for show; and what it means, checked: the firing makes runs of it.
+    sa.Column("payload", JSON, nullable=False),
+    sa.Column("request", JSON, nullable=False),
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY),
+    # What becomes of the threads that firings make; null with a thread.
+    sa.Column("on_run_completed", sa.Text),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    # Null when no date comes before the end.
+    sa.Column("next_run_date", _Time),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),
+    sa.CheckConstraint("(end_time IS NULL) = (ends_at IS NULL)", name="end"),
+    sa.CheckConstraint(
+        "(on_run_completed IS NULL) = (thread_id IS NOT NULL)"
+        " AND on_run_completed IN ('delete', 'keep')",
+        name="on_run_completed",
+    ),
+    sa.Index("ix_crons_due", "next_run_date", postgresql_where=sa.text("enabled")),
+    sa.Index("ix_crons_created_at", "created_at", "cron_id"),
+    sa.Index("ix_crons_thread_id", "thread_id"),
+    sa.Index("ix_crons_assistant_id", "assistant_id"),
+)
+
+# What is still to be told, or could not be. Written with the end of the run, so that nothing ends
+# untold; gone when it was told.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    # A run ends once. Not a foreign key: the run may be gone before its webhook is told.
+    sa.Column("run_id", UUID, primary_key=True),
+    # May be a credential.
+    sa.Column("url", sa.Text, nullable=False),
+    # What is sent, but for the moment of sending.
+    sa.Column("body", JSON, nullable=False),
+    # How often it was begun to be sent.
+    sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
+    # When to send it (again); null when it was given up. Whoever sends it moves this on, so that
+    # nobody else does meanwhile.
+    sa.Column("due_at", _Time, server_default=_NOW),
+    # Why the last attempt failed.
+    sa.Column("error", sa.Text),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Index("ix_webhook_deliveries_due_at", "due_at"),
 )

@@ -43,6 +43,7 @@ from persistence.lifecycle import (
 )
 from persistence.models import words
 from persistence.text import dumps
+from persistence.ttl import Ttl
 
 Connection = AsyncConnection[DictRow]
 
@@ -108,6 +109,8 @@ class NewRun:
     after_seconds: the run starts no sooner than so many seconds from now.
     temporary: the thread is made for this run and swept after it.
     resumable: streams of the run may be rejoined with their past.
+    webhook: URL that is told of the run's end.
+    ttl: of the thread, if it is made for this run.
     """
 
     run_id: UUID
@@ -124,6 +127,8 @@ class NewRun:
     after_seconds: float = 0.0
     temporary: bool = False
     resumable: bool = False
+    webhook: str | None = None
+    ttl: Ttl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +166,10 @@ UPDATE threads t SET {_TOUCH_THREAD} WHERE t.thread_id = %(thread_id)s RETURNING
 """
 
 _ANY_THREAD = f"""
-INSERT INTO threads AS t (thread_id, status, metadata, config, temporary)
-VALUES (%(thread_id)s, '{ThreadStatus.BUSY}', {_THREAD_IDS}, %(config)s::jsonb, %(temporary)s)
+INSERT INTO threads AS t (
+    thread_id, status, metadata, config, temporary, ttl_minutes, ttl_strategy)
+VALUES (%(thread_id)s, '{ThreadStatus.BUSY}', {_THREAD_IDS}, %(config)s::jsonb, %(temporary)s,
+    %(ttl_minutes)s::float8, %(ttl_strategy)s)
 ON CONFLICT (thread_id) DO UPDATE SET {_TOUCH_THREAD}
 RETURNING t.metadata
 """
@@ -174,10 +181,10 @@ WITH thread AS ({thread}),
 locked AS MATERIALIZED (SELECT metadata, clock_timestamp() AS accepted FROM thread)
 INSERT INTO runs (
     run_id, thread_id, assistant_id, graph_id, metadata, kwargs, multitask_strategy, resumable,
-    available_at, created_at, updated_at)
+    webhook, available_at, created_at, updated_at)
 SELECT %(run_id)s, %(thread_id)s, %(assistant_id)s, %(graph_id)s,
        %(base_metadata)s::jsonb || l.metadata || %(config_metadata)s::jsonb || %(metadata)s::jsonb,
-       %(kwargs)s::json, %(multitask_strategy)s, %(resumable)s,
+       %(kwargs)s::json, %(multitask_strategy)s, %(resumable)s, %(webhook)s,
        l.accepted + make_interval(secs => %(after_seconds)s),
        l.accepted + make_interval(secs => %(after_seconds)s), l.accepted
 FROM locked l
@@ -188,7 +195,8 @@ _CREATE_ON_EXISTING = _CREATE.format(thread=_EXISTING_THREAD, columns=_RUN_ROW)
 _CREATE_ON_ANY = _CREATE.format(thread=_ANY_THREAD, columns=_RUN_ROW)
 
 _ENSURE_THREAD = """
-INSERT INTO threads (thread_id, temporary) VALUES (%(thread_id)s, %(temporary)s)
+INSERT INTO threads (thread_id, temporary, ttl_minutes, ttl_strategy)
+VALUES (%(thread_id)s, %(temporary)s, %(ttl_minutes)s::float8, %(ttl_strategy)s)
 ON CONFLICT (thread_id) DO NOTHING
 """
 
@@ -232,10 +240,19 @@ async def create(db: Database, new: NewRun) -> Created:
             async with db.connection() as connection:
                 return Created(run=await _insert(connection, new))
         async with db.transaction() as connection:
-            stopped = await _make_way(connection, new)
-            return Created(await _insert(connection, new), **stopped)
+            return await create_within(connection, new)
     except psycopg.errors.UniqueViolation as error:
         raise Conflict(f"run {new.run_id} exists already") from error
+
+
+async def create_within(connection: Connection, new: NewRun) -> Created:
+    """Accepts a run inside the caller's transaction.
+
+    Locks the thread: whoever holds other locks than a thread's must have taken that one before.
+    Raises ThreadNotFound, ThreadBusy (strategy ``reject``).
+    """
+    stopped = await _make_way(connection, new)
+    return Created(await _insert(connection, new), **stopped)
 
 
 async def _insert(connection: Connection, new: NewRun) -> RunRow:
@@ -254,8 +271,9 @@ async def _insert(connection: Connection, new: NewRun) -> RunRow:
             "config": JsonText(dumps(new.config)),
             "multitask_strategy": new.multitask_strategy.value,
             "after_seconds": max(0.0, new.after_seconds),
-            "temporary": new.temporary,
             "resumable": new.resumable,
+            "webhook": new.webhook,
+            **_new_thread(new),
         },
     )
     row = await cursor.fetchone()
@@ -264,14 +282,23 @@ async def _insert(connection: Connection, new: NewRun) -> RunRow:
     return _run_row(row)
 
 
+def _new_thread(new: NewRun) -> dict[str, Any]:
+    """What a thread begins with that the run makes."""
+    return {
+        "temporary": new.temporary,
+        "ttl_minutes": new.ttl and new.ttl.minutes,
+        "ttl_strategy": new.ttl and new.ttl.strategy.value,
+    }
+
+
 async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID, ...]]:
     """Applies the multitask strategy to the thread's active runs, under the thread's lock."""
-    ids = {"thread_id": new.thread_id, "temporary": new.temporary}
+    ids = {"thread_id": new.thread_id}
     if new.if_not_exists == "create":
-        await connection.execute(_ENSURE_THREAD, ids)
+        await connection.execute(_ENSURE_THREAD, ids | _new_thread(new))
     await connection.execute(_LOCK_THREADS, {"thread_ids": [new.thread_id]})
     active = await (await connection.execute(_LOCK_ACTIVE, ids)).fetchall()
-    if not active:
+    if not active or new.multitask_strategy is MultitaskStrategy.ENQUEUE:
         return {}
     if new.multitask_strategy is MultitaskStrategy.REJECT:
         raise ThreadBusy(new.thread_id)

@@ -24,6 +24,7 @@ class ThreadRow:
     """A thread as it is read. JSON comes as bytes.
 
     values, interrupts, state_updated_at: None until the first change of state.
+    expires_at: when the strategy will be applied to the thread if nothing changes it before.
     """
 
     thread_id: UUID
@@ -37,12 +38,18 @@ class ThreadRow:
     created_at: datetime
     updated_at: datetime
     state_updated_at: datetime | None
+    ttl_minutes: float | None
+    ttl_strategy: str | None
+    expires_at: datetime | None
 
 
 _THREAD_ROW = """
 thread_id, status, metadata::text, config::text, values::text, interrupts::text, error::text,
-temporary, created_at, updated_at, state_updated_at
+temporary, created_at, updated_at, state_updated_at, ttl_minutes, ttl_strategy, expires_at
 """
+
+_HIDDEN = ("rest_status", "ttl_swept_at")
+"""Columns that are nobody's to read."""
 
 _JSON = ("metadata", "config", "values", "interrupts", "error")
 
@@ -267,7 +274,7 @@ async def search(
     """
     columns: list[sa.ColumnElement[Any]] = []
     for column in threads.c:
-        if column.name == "rest_status":
+        if column.name in _HIDDEN:
             continue
         if column.name in ("values", "interrupts") and not (
             select is None or column.name in select

@@ -54,14 +54,6 @@ def read_query(request: web.Request, model: type[Q]) -> Q:
         raise Unprocessable(_sentence(error)) from None
 
 
-def encode(content: Any) -> bytes:
-    """``content`` as JSON. Raises Unprocessable when it is nested deeper than JSON is written."""
-    try:
-        return orjson.dumps(content)
-    except TypeError:
-        raise Unprocessable("JSON in request body is nested too deeply") from None
-
-
 def _is_list(annotation: Any) -> bool:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return any(_is_list(option) for option in typing.get_args(annotation))
