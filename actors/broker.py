@@ -253,8 +253,11 @@ class WakingConsumer(Consumer):
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Puts messages back that were taken and not begun."""
         ids = [message.options["redis_message_id"] for message in messages]
-        if ids:
-            self._broker.do_requeue(self._queue, *ids)
+        try:
+            if ids:
+                self._broker.do_requeue(self._queue, *ids)
+        except _FAILED as error:  # whoever polls finds the runs
+            log.warning("messages cannot be put back", queue=self._queue, error=str(error))
 
     def _pause(self, error: BaseException) -> None:
         if not self._failures:

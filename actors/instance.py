@@ -85,6 +85,7 @@ class Instance:
         self._dispatcher: Dispatcher
         self._ends: EventEnds
         if self._redis is None:
+            self._leases.deaf = True
             self._dispatcher = MuteDispatcher(self._poll.nudge, self._leases.look)
             self._ends = MuteEnds()
         else:
@@ -118,6 +119,7 @@ class Instance:
                 await self._drain(hurry)
                 for duty in duties:
                     duty.cancel()
+            await self._sign_off()
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await self._db.open()
@@ -167,6 +169,8 @@ class Instance:
             pulse()
             if self._redis is not None and not self._redis.messages.alive:
                 raise WorkerBroken("a thread that takes messages has ended")
+            if (failure := self._pool.failure) is not None:
+                raise WorkerBroken("the pool failed") from failure
             await asyncio.sleep(_PULSE_SECONDS)
 
     # work
@@ -225,6 +229,9 @@ class Instance:
             log.info("runs are handed back", runs=self._performing)
             self._pool.hand_back()
             await self._idle_within(self._settings.cancel_grace_seconds + 2 * _LAST_SECONDS)
+
+    async def _sign_off(self) -> None:
+        """Leaves the list of instances, so that readiness does not count on this one."""
         try:
             async with asyncio.timeout(_LAST_SECONDS):
                 await runs.retire(self._db, self._slot.owner)

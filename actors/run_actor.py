@@ -1,5 +1,6 @@
 """message → lease → graph process → settled row → end event: the life of an attempt on one page."""
 
+import logging
 from uuid import UUID
 
 import structlog
@@ -9,7 +10,7 @@ from actors.ending import announce
 from actors.events import EventEnds
 from actors.executor import Executor
 from actors.lease import Leases
-from actors.outcome import Crashed, Failed, HandedBack, Outcome
+from actors.outcome import Crashed, Failed, HandedBack, Outcome, Succeeded
 from persistence.errors import Unavailable
 
 log = structlog.get_logger(__name__)
@@ -55,7 +56,8 @@ class RunActor:
             return
         outcome = await self._executor.execute(claimed)
         ending = await self._leases.conclude(claimed, outcome)
-        log.info(
+        log.log(
+            logging.DEBUG if isinstance(outcome, Succeeded) else logging.INFO,
             "attempt ended",
             run_id=str(run_id),
             attempt=claimed.attempt,

@@ -29,28 +29,13 @@ class Inspector:
         self._backoff = Backoff(0.2, 30.0)
         self._numbers = itertools.count(1)
         self._asks: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
-        self._process: asyncio.Future[GraphProcess] | None = None
-        self._keeper: asyncio.Task[None] | None = None
-
-    def open(self) -> None:
-        """Starts the process and from then on whatever must replace it."""
-        self._process = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep(), name="inspector")
-
-    async def close(self) -> None:
-        """Ends the process; open questions end as unavailable."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        self._fail("the inspector is stopping")
+        self._process: asyncio.Future[GraphProcess] = asyncio.get_running_loop().create_future()
 
     async def ask(self, op: str, args: bytes) -> tuple[int, bytes]:
         """Returns an HTTP status and a JSON body. args: a JSON object.
 
         Raises InspectorUnavailable when there is no inspector or it dies over the question.
         """
-        if self._process is None:
-            raise InspectorUnavailable("the inspector is not running")
         try:
             async with asyncio.timeout(_START_SECONDS):
                 process = await asyncio.shield(self._process)
@@ -64,6 +49,13 @@ class Inspector:
             return await answer
         finally:
             del self._asks[number]
+
+    async def keep(self) -> None:
+        """Starts the process, and whatever must replace it, until cancelled."""
+        try:
+            await self._keep()
+        finally:
+            self._fail("the inspector is stopping")
 
     async def _keep(self) -> None:
         while True:
@@ -82,8 +74,7 @@ class Inspector:
 
     async def _serve(self, process: GraphProcess) -> None:
         """Returns when the process is dead and its questions are answered with that."""
-        if self._process is not None and not self._process.done():
-            self._process.set_result(process)
+        self._process.set_result(process)
         while not process.gone.done():
             process.ping()
             await asyncio.wait({process.gone}, timeout=_PING_SECONDS)

@@ -84,6 +84,8 @@ class Pool:
         self._draining = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._seat_waiters: set[asyncio.Future[None]] = set()
+        self.failure: BaseException | None = None
+        """An error that nobody foresaw: runs may be left without anybody to end them."""
         self._lock = threading.Lock()
         self._room = 0
         self._reserved = 0
@@ -93,7 +95,7 @@ class Pool:
     def open(self) -> None:
         """Begins to start processes; does not wait for them."""
         self._balance()
-        self._inspector.open()
+        self._spawn(self._inspector.keep())
         self._spawn(self._watch())
 
     def drain(self) -> None:
@@ -110,11 +112,10 @@ class Pool:
         """Ends all processes; runs still in them are handed back."""
         self._closed = True
         self.drain()
-        await self._inspector.close()
-        growing = list(self._tasks)
-        for task in growing:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*growing, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for member in self._members.values():
             member.fate = HandedBack("the worker is stopping")
             member.process.send(Frame("retire"))
@@ -426,11 +427,13 @@ class Pool:
         finally:
             self._growing -= 1
         broken = dict(ready.head.get("broken", {}))
+        graphs = frozenset(ready.head.get("graphs", ()))
+        log.info("graph process is ready", pid=process.pid, graphs=sorted(graphs))
         for graph_id, reason in broken.items():
             log.error("graph cannot be loaded", graph_id=graph_id, reason=reason)
         self._members[process] = Member(
             process=process,
-            graphs=frozenset(ready.head.get("graphs", ())),
+            graphs=graphs,
             broken=broken,
             limit=self._settings.n_jobs_per_worker,
         )
@@ -480,3 +483,4 @@ class Pool:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pool task failed", exc_info=error)
+            self.failure = error
