@@ -13,6 +13,8 @@ from gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
 
+_LONGEST_LINE_BYTES = 64 * 1024
+
 
 def serve(app: web.Application, settings: GatewaySettings) -> None:
     """Serves until SIGTERM or SIGINT; ends open streams, finishes requests, and returns."""
@@ -37,6 +39,9 @@ async def serve_until(
         # Without it the handler of a quiet stream never learns that its client has left.
         handler_cancellation=True,
         shutdown_timeout=settings.gateway_shutdown_seconds,
+        # Query strings with many keys, and tokens in headers, are longer than aiohttp's 8 KiB.
+        max_line_size=_LONGEST_LINE_BYTES,
+        max_field_size=_LONGEST_LINE_BYTES,
         access_log=logging.getLogger("aiohttp.access") if settings.access_log else None,
     )
     await runner.setup()

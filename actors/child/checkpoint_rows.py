@@ -326,7 +326,7 @@ def to_json(value: Any) -> bytes:
         document = orjson.dumps(value, default=_plain_float, option=_OPTIONS)
     except TypeError:
         # Lone surrogates, or integers of more than 64 bits: both too rare to look for beforehand.
-        return json.dumps(_cleaned(value), ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(cleaned(value), ensure_ascii=False, allow_nan=False).encode()
     if b"\\u0000" in document:
         document = _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], document)
     return document
@@ -342,13 +342,14 @@ def _plain_float(value: Any) -> float:
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
-def _cleaned(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """A copy without what jsonb cannot hold: as it is stored, so it must be looked for."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(item) for item in value]
+        return [cleaned(item) for item in value]
     return value

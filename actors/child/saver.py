@@ -41,7 +41,7 @@ from psycopg import AsyncCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child.checkpoint_rows import Fence, Rows, cells, checkpoint_row
+from actors.child.checkpoint_rows import Fence, Rows, cells, checkpoint_row, cleaned
 from actors.child.checkpoint_writer import (
     CONNECTION_WAIT_SECONDS,
     CheckpointWriter,
@@ -288,7 +288,7 @@ class BatchingSaver(AsyncPostgresSaver):
 
         async def read() -> list[CheckpointTuple]:
             found = super(BatchingSaver, self).alist(
-                config, filter=filter, before=before, limit=limit
+                config, filter=cleaned(filter), before=before, limit=limit
             )
             return [checkpoint async for checkpoint in found]
 

@@ -93,7 +93,7 @@ class VersionChoice(Body):
 
 
 def _depth(text: Any) -> Any:
-    if text.isdecimal() and int(text) >= 1:
+    if text.isdecimal() and len(text) < 10 and int(text) >= 1:  # no graph is deeper
         return int(text)
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -2,13 +2,14 @@
 
 import types
 import typing
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from gateway.errors import Unprocessable
+from gateway.errors import BadRequest, Unprocessable
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound="Query")
@@ -19,19 +20,38 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+    in_value: ClassVar[Mapping[str, str]] = {}
+    """Fields that authorization handlers know by another name."""
+
 
 class Query(BaseModel):
     """A request's query: text that is converted, unknown parameters ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    in_value: ClassVar[Mapping[str, str]] = {}
+    """Parameters that authorization handlers know by another name."""
+
 
 async def read_body(request: web.Request, adapter: TypeAdapter[T]) -> T:
-    """The body as ``adapter``'s type, whatever content type it claims. Raises Unprocessable."""
+    """The body as ``adapter``'s type, whatever content type it claims.
+
+    Raises Unprocessable, and BadRequest for one that is cut off or not compressed as it claims.
+    """
+    size, largest = request.content_length or 0, request.client_max_size
+    if size > largest:  # told before it is sent
+        raise web.HTTPRequestEntityTooLarge(largest, size)
     try:
         content = orjson.loads(await request.read())
+    except web.RequestPayloadError as error:
+        raise BadRequest(f"The request's body cannot be read: {error}") from None
     except orjson.JSONDecodeError:
         raise Unprocessable("Invalid JSON in request body") from None
+    return checked(content, adapter)
+
+
+def checked(content: Any, adapter: TypeAdapter[T]) -> T:
+    """JSON values as ``adapter``'s type. Raises Unprocessable."""
     try:
         return adapter.validate_python(content)
     except ValidationError as error:
