@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from actors import redis_connections
 from actors.errors import InspectorUnavailable as InspectorUnavailable
+from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
 
@@ -122,9 +123,7 @@ class RedisDispatcher:
 
     async def close(self) -> None:
         """Stops listening and closes the connections. Open questions end as unavailable."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        await stop(self._listener)
         for answer in self._asks.values():
             if not answer.done():
                 answer.set_exception(InspectorUnavailable("shutting down"))

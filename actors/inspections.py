@@ -10,6 +10,7 @@ from actors import redis_connections
 from actors.dispatch import REPLY_TTL_SECONDS, ask_key, pack_reply
 from actors.errors import InspectorUnavailable
 from actors.executor import Executor
+from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
 
@@ -29,9 +30,7 @@ class Inspections:
 
     async def close(self) -> None:
         """Leaves questions unanswered; those who asked are told so by their own clocks."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
         await self._redis.aclose()
 
     async def accept(self, ask_id: str, reply_to: str) -> None:

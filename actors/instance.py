@@ -29,6 +29,7 @@ from actors.pool.pool import Pool
 from actors.run_actor import RunActor
 from actors.settings import WorkerSettings
 from actors.slot import Slot
+from actors.tasks import stop as stop_tasks
 from actors.without_redis import MuteDispatcher, MuteEnds
 from persistence import runs
 from persistence.engine import Database
@@ -117,8 +118,7 @@ class Instance:
                 log.info("worker runs", owner=self._slot.owner, slots=self._settings.slots)
                 await stop.wait()
                 await self._drain(hurry)
-                for duty in duties:
-                    duty.cancel()
+                await stop_tasks(*duties)
             await self._sign_off()
 
     async def _open(self, stack: AsyncExitStack) -> None:

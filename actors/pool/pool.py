@@ -1,17 +1,15 @@
-"""The pool: W graph processes with N runs each, and a spare to take the place of one that dies.
+"""The pool: N runs in each of W graph processes, each one placed, heard and stopped.
 
-    actor threads ──reserve──▶ Pool ──start, stop──▶ W graph processes ──outcome──▶ Pool
-                                 │                   a spare (loaded, idle)
-                                 └────ask──────────▶ inspector
+    actor threads ──reserve──▶ Pool ──start, stop──▶ Crew: W graph processes and a spare
+                                 │ ◀────outcome────
+                                 └──────ask────────▶ Inspector
 
-Everything but ``reserve``, ``release`` and ``free`` belongs to one loop thread. A process is never
-mended: one that breaks, hangs, grows too large or holds a run that will not stop takes no new runs
-(it *retires*), a fresh one takes its place at once, and it ends when its runs have.
+Everything but ``reserve``, ``release`` and ``free`` belongs to one loop thread.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +17,7 @@ import orjson
 import structlog
 
 from actors.child.protocol import Frame
-from actors.errors import GraphProcessFailed, InspectorUnavailable
+from actors.errors import InspectorUnavailable
 from actors.outcome import Crashed, Ended, Failed, HandedBack, Outcome
 from actors.pool import placement
 from actors.pool.attempt import (
@@ -34,8 +32,7 @@ from actors.pool.attempt import (
     reported,
     stopped,
 )
-from actors.pool.backoff import Backoff
-from actors.pool.graph_process import GraphProcess
+from actors.pool.crew import Crew
 from actors.pool.inspector import Inspector
 from actors.pool.launcher import Launcher
 from actors.pool.member import Member
@@ -45,10 +42,6 @@ from persistence.runs import ClaimedRun
 
 log = structlog.get_logger(__name__)
 
-_TICK_SECONDS = 0.25
-_MEMORY_TICKS = 8
-_KILL_AT = 1.5
-"""A process that grew beyond its limit times this is killed: it may take the machine with it."""
 _SEAT_SECONDS = 10.0
 """How long a claimed run waits when the process that had room for it has just died."""
 _STATE_SECONDS = 1.0
@@ -59,10 +52,8 @@ time to clean up; a loop that does not answer will not even hear that it shall s
 _REVOKED_GRACE_SECONDS = 1.0
 """Another worker may own the run by now: no time for manners."""
 _STUCK_SECONDS = 0.5
-"""A loop that leaves a ping unanswered so long, when its run should have stopped, is held up."""
+"""A loop that owes an answer for so long, when its run should have stopped, is held up."""
 _DEATH_SECONDS = 5.0
-_TERMINATE_SECONDS = 2.0
-_SHORT_LIFE_SECONDS = 10.0
 
 
 class Pool:
@@ -72,31 +63,21 @@ class Pool:
         self, launcher: Launcher, settings: WorkerSettings, on_room: Callable[[], None]
     ) -> None:
         """on_room: called, from any thread, whenever a slot has become free."""
-        self._launcher = launcher
         self._settings = settings
         self._on_room = on_room
+        self._crew = Crew(launcher, settings, self._heard, self._exited, self._recount)
         self._inspector = Inspector(launcher)
-        self._backoff = Backoff(0.2, 30.0)
-        self._members: dict[GraphProcess, Member] = {}
         self._attempts: dict[tuple[UUID, int], Attempt] = {}
-        self._growing = 0
-        self._closed = False
         self._draining = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._seat_waiters: set[asyncio.Future[None]] = set()
-        self.failure: BaseException | None = None
-        """An error that nobody foresaw: runs may be left without anybody to end them."""
         self._lock = threading.Lock()
         self._room = 0
         self._reserved = 0
 
-    # life
-
     def open(self) -> None:
         """Begins to start processes; does not wait for them."""
-        self._balance()
-        self._spawn(self._inspector.keep())
-        self._spawn(self._watch())
+        self._crew.open()
+        self._crew.spawn(self._inspector.keep())
 
     def drain(self) -> None:
         """Takes no new runs from now on."""
@@ -110,53 +91,35 @@ class Pool:
 
     async def close(self) -> None:
         """Ends all processes; runs still in them are handed back."""
-        self._closed = True
         self.drain()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for member in self._members.values():
-            member.fate = HandedBack("the worker is stopping")
-            member.process.send(Frame("retire"))
-        await self._emptied(_TERMINATE_SECONDS)
-        for member in self._members.values():
-            member.process.kill()
-        await self._emptied(_TERMINATE_SECONDS)
+        await self._crew.close()
 
-    async def _emptied(self, seconds: float) -> None:
-        """Returns when the last process is gone, or after so long."""
-        if gone := [member.process.gone for member in self._members.values()]:
-            await asyncio.wait(gone, timeout=seconds)
+    @property
+    def failure(self) -> BaseException | None:
+        """An error that nobody foresaw: runs may be left without anybody to end them."""
+        return self._crew.failure
 
     # slots
 
     @property
     def slots(self) -> int:
         """Runs that the processes which serve can execute at once."""
-        return sum(member.limit for member in self._members.values() if member.open)
+        return sum(member.limit for member in self._crew.members if member.open)
 
     @property
     def spares(self) -> int:
-        """Processes that are loaded and wait to take the place of one that serves."""
-        return sum(not member.serving for member in self._members.values())
+        """Processes that are loaded and wait to step in for one that dies."""
+        return self._crew.spares
+
+    @property
+    def start_failures(self) -> int:
+        """How many starts of graph processes failed in a row."""
+        return self._crew.failures
 
     @property
     def free(self) -> int:
         """Runs that could start now: free seats of processes that answer, less those promised."""
         return max(0, self._room - self._reserved)
-
-    @property
-    def active(self) -> int:
-        """Runs whose outcome is awaited."""
-        return len(self._attempts)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why no process serves; None when one does or the first is still loading."""
-        if self._backoff.failures and not self.slots:
-            return f"graph processes do not start ({self._backoff.failures} failures in a row)"
-        return None
 
     def reserve(self) -> bool:
         """See ``Executor.reserve``."""
@@ -174,8 +137,7 @@ class Pool:
 
     def _recount(self) -> None:
         """Counts the room anew; whoever waits for some is told when there is more."""
-        seats = () if self._draining else (member.seats() for member in self._members.values())
-        room = placement.room(seats)
+        room = 0 if self._draining else placement.room(m.seats() for m in self._crew.members)
         with self._lock:
             grew, self._room = room > self._room, room
         if grew:
@@ -210,8 +172,7 @@ class Pool:
 
     def revoke(self, run_id: UUID, attempt: int) -> None:
         """See ``Executor.revoke``."""
-        found = self._attempts.get((run_id, attempt))
-        if found is not None:
+        if (found := self._attempts.get((run_id, attempt))) is not None:
             self._stop(found, Revoked())
 
     async def inspect(self, op: str, args: bytes) -> tuple[int, bytes]:
@@ -225,7 +186,7 @@ class Pool:
         while attempt.stop is None and not attempt.over:
             member = placement.choose(
                 member.seats()
-                for member in self._members.values()
+                for member in self._crew.members
                 if not member.holds(attempt.claimed.run_id)
             )
             if member is not None:
@@ -237,7 +198,9 @@ class Pool:
             waiter: asyncio.Future[None] = loop.create_future()
             self._seat_waiters.add(waiter)
             either: tuple[asyncio.Future[Any], ...] = (waiter, attempt.outcome)
-            await asyncio.wait(either, timeout=end - loop.time())
+            await asyncio.wait(
+                either, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
             self._seat_waiters.discard(waiter)
             if loop.time() >= end:
                 attempt.conclude(HandedBack("no graph process had room"))
@@ -261,22 +224,28 @@ class Pool:
             }
             member.process.send(Frame("start", head, claimed.kwargs))
         if (most := self._settings.executor_max_runs) and member.started >= most:
-            self._retire(member, "it executed as many runs as allowed", patient=True)
+            self._crew.retire(member, "it executed as many runs as allowed", patient=True)
 
-    def _hear(self, process: GraphProcess, frame: Frame) -> None:
-        member = self._members.get(process)
-        if member is None or frame.kind != "outcome":
+    def _heard(self, member: Member, frame: Frame) -> None:
+        if frame.kind != "outcome":
             return
         key = (UUID(frame.head["run_id"]), int(frame.head["attempt"]))
-        attempt = member.attempts.get(key)
-        if attempt is not None:
+        if (attempt := member.attempts.get(key)) is not None:
             attempt.conclude(reported(frame, attempt.stop))
             self._leave(member, attempt)
 
     def _leave(self, member: Member, attempt: Attempt) -> None:
         del member.attempts[attempt.key]
         self._recount()
-        self._bury(member)
+        self._crew.bury(member)
+
+    def _exited(self, member: Member) -> None:
+        """Tells every run in a dead process what became of it."""
+        for attempt in member.attempts.values():
+            if attempt.stop is not None:
+                self._crew.spawn(self._conclude(attempt))
+            else:
+                attempt.conclude(member.fate or Crashed(member.process.exited))
 
     # stopping one run
 
@@ -286,11 +255,11 @@ class Pool:
         attempt.stop = why
         if not attempt.climbing:
             attempt.climbing = True
-            self._spawn(self._climb(attempt))
+            self._crew.spawn(self._climb(attempt))
 
     async def _climb(self, attempt: Attempt) -> None:
         """The ladder: cancel its task, interrupt its thread, then settle without it."""
-        member = self._member_of(attempt)
+        member = next((m for m in self._crew.members if attempt.key in m.attempts), None)
         if member is None:
             await self._conclude(attempt)
             return
@@ -309,16 +278,18 @@ class Pool:
         await self._give_up(member, attempt)
 
     async def _give_up(self, member: Member, attempt: Attempt) -> None:
+        """Ends an attempt that does not stop: with its process, or left behind in a retired one."""
         run_id = str(attempt.claimed.run_id)
-        neighbours = [other for other in member.unfinished() if other.stop is None]
         log.warning("run does not stop", run_id=run_id, pid=member.process.pid)
+        neighbours = [other for other in member.unfinished() if other.stop is None]
         if neighbours and member.process.silent_seconds < _STUCK_SECONDS:
-            self._retire(member, f"run {run_id} in it does not stop")
+            self._crew.retire(member, f"run {run_id} in it does not stop")
         else:
-            self._kill(member, HandedBack(f"its graph process was killed to stop run {run_id}"))
+            fate = HandedBack(f"its graph process was killed to stop run {run_id}")
+            self._crew.kill(member, fate)
             await asyncio.wait({attempt.outcome}, timeout=_DEATH_SECONDS)
         await self._conclude(attempt)
-        self._bury(member)
+        self._crew.bury(member)
 
     async def _conclude(self, attempt: Attempt) -> None:
         """Settles an attempt that could not report, with what the thread looks like."""
@@ -343,144 +314,3 @@ class Pool:
             interrupts=orjson.dumps(state.get("interrupts") or {}),
             next=tuple(state.get("next") or ()),
         )
-
-    def _member_of(self, attempt: Attempt) -> Member | None:
-        found = (m for m in self._members.values() if attempt.key in m.attempts)
-        return next(found, None)
-
-    # processes
-
-    def _retire(self, member: Member, reason: str, *, patient: bool = False) -> None:
-        """Takes no new runs for it and replaces it at once; it ends with its last run.
-
-        patient: its runs are innocent and nothing presses, so they may take their time.
-        """
-        if member.retiring is not None:
-            return
-        log.info("graph process retires", pid=member.process.pid, reason=reason)
-        member.retiring = reason
-        member.process.send(Frame("retire"))
-        self._balance()
-        self._recount()
-        self._spawn(self._see_off(member, patient=patient))
-
-    async def _see_off(self, member: Member, *, patient: bool) -> None:
-        """Ends a retired process when its time is over."""
-        if patient and (outcomes := [attempt.outcome for attempt in member.unfinished()]):
-            await asyncio.wait(outcomes)
-        await asyncio.sleep(self._settings.retire_timeout_seconds)
-        if member.process in self._members:
-            member.fate = member.fate or HandedBack(f"its graph process retired: {member.retiring}")
-            member.process.terminate()
-            await asyncio.sleep(_TERMINATE_SECONDS)
-            member.process.kill()
-
-    def _bury(self, member: Member) -> None:
-        """Kills a retired process in which nothing is left but code that would not stop."""
-        if member.retiring is not None and member.attempts and not member.unfinished():
-            member.process.kill()
-
-    def _kill(self, member: Member, fate: HandedBack | Crashed) -> None:
-        member.fate = member.fate or fate
-        member.process.kill()
-
-    def _exited(self, process: GraphProcess) -> None:
-        """Tells every run in a dead process what became of it, and replaces the process."""
-        member = self._members.pop(process, None)
-        if member is None:
-            return
-        level = "info" if member.retiring is not None or self._closed else "error"
-        getattr(log, level)("graph process ended", pid=process.pid, reason=process.exited)
-        if process.age < _SHORT_LIFE_SECONDS and not member.started and not self._closed:
-            self._backoff.failed()
-        else:
-            self._backoff.worked()
-        for attempt in member.attempts.values():
-            if attempt.stop is not None:
-                self._spawn(self._conclude(attempt))
-            else:
-                attempt.conclude(member.fate or Crashed(process.exited))
-        self._balance()
-        self._recount()
-
-    def _balance(self) -> None:
-        """Starts what is missing to W and the spares, and lets the spare serve when one is due."""
-        if self._closed:
-            return
-        kept = [member for member in self._members.values() if member.retiring is None]
-        wanted = self._settings.worker_count + self._settings.executor_spares
-        for _ in range(wanted - len(kept) - self._growing):
-            self._growing += 1
-            self._spawn(self._grow())
-        serving = sum(member.serving for member in kept)
-        for member in kept:
-            if serving >= self._settings.worker_count:
-                break
-            if not member.serving:
-                member.serving = True
-                serving += 1
-
-    async def _grow(self) -> None:
-        """Adds one process, however many attempts it takes."""
-        try:
-            process, ready = await self._started()
-        finally:
-            self._growing -= 1
-        broken = dict(ready.head.get("broken", {}))
-        graphs = frozenset(ready.head.get("graphs", ()))
-        log.info("graph process is ready", pid=process.pid, graphs=sorted(graphs))
-        for graph_id, reason in broken.items():
-            log.error("graph cannot be loaded", graph_id=graph_id, reason=reason)
-        self._members[process] = Member(
-            process=process,
-            graphs=graphs,
-            broken=broken,
-            limit=self._settings.n_jobs_per_worker,
-        )
-        self._balance()
-        self._recount()
-
-    async def _started(self) -> tuple[GraphProcess, Frame]:
-        while True:
-            await asyncio.sleep(self._backoff.pause())
-            try:
-                return await self._launcher.start(self._hear, self._exited)
-            except GraphProcessFailed as error:
-                self._backoff.failed()
-                failures = self._backoff.failures
-                log.error("graph process does not start", reason=str(error), failures=failures)
-
-    async def _watch(self) -> None:
-        """Pings every process, and looks at its size now and then."""
-        ticks = 0
-        while True:
-            ticks += 1
-            for member in list(self._members.values()):
-                member.process.ping()
-                if ticks % _MEMORY_TICKS == 0:
-                    self._weigh(member)
-            await asyncio.sleep(_TICK_SECONDS)
-            self._recount()
-
-    def _weigh(self, member: Member) -> None:
-        limit = self._settings.executor_max_rss_mb
-        # One that has not run anything is as large as its imports: a fresh one would be no smaller.
-        size = member.process.rss() if limit and member.started else None
-        if limit is None or size is None or size <= limit * 2**20:
-            return
-        used = f"graph process used {size >> 20} MB of memory, EXECUTOR_MAX_RSS_MB is {limit}"
-        self._retire(member, used)
-        member.fate = member.fate or Crashed(used)
-        if size > limit * 2**20 * _KILL_AT:
-            member.process.kill()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("pool task failed", exc_info=error)
-            self.failure = error

@@ -146,8 +146,8 @@ async def test_native_code_is_stopped_with_its_process_and_its_neighbour_is_hand
     await pool.inspect("schemas", b'{"graph_id":"script"}')  # the inspector is there
     _, neighbour = await begin(pool, ["sleep", FOREVER], log=side_effects.path)
     await side_effects.begun("0:sleep")
-    run_id, outcome = await begin(pool, ["gil", GIL], log=side_effects.path)
-    await side_effects.begun("0:gil")
+    run_id, outcome = await begin(pool, ["sleep", 0.2], ["gil", GIL], log=side_effects.path)
+    await side_effects.begun("1:gil")
     pool.cancel(run_id, CancelAction.INTERRUPT)
     ended = await outcome
     assert isinstance(ended, Cancelled)
@@ -253,7 +253,6 @@ async def test_a_program_that_cannot_start_is_tried_again_with_pauses(settings, 
     launcher = Launcher(values, {**project, "env": {"PYTHONHOME": "/nowhere"}}, db.settings)
     pool = Pool(launcher, values, lambda: None)
     pool.open()
-    await until(lambda: pool._backoff.failures >= 2)  # what it counts is the point
-    assert "do not start" in pool.trouble
+    await until(lambda: pool.start_failures >= 2)
     assert pool.slots == pool.free == 0
     await pool.close()
