@@ -24,7 +24,7 @@ class Callboard:
         inherited = {name: value for name, value in os.environ.items() if name in _KEPT}
         self.process = subprocess.Popen(
             [str(Path(sys.executable).parent / "callboard"), *arguments, "--port", "0"],
-            env={**inherited, "WORKER_COUNT": "2", **environment},
+            env={**inherited, "WORKER_COUNT": "2", "CALLBOARD_GATEWAYS": "2", **environment},
             cwd="/",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

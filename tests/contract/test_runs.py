@@ -205,6 +205,29 @@ async def test_a_busy_thread_rejects_or_gives_way_as_told(client: LangGraphClien
         await client.runs.get(thread_id, third["run_id"])
 
 
+async def test_a_delayed_run_starts_when_it_is_due_and_can_be_withdrawn(
+    client: LangGraphClient,
+) -> None:
+    thread_id = await new_thread(client)
+    far = await client.runs.create(thread_id, "pi", input={"darts": 10}, after_seconds=3600)
+    await client.runs.cancel(thread_id, far["run_id"], wait=True)
+    assert (await client.runs.get(thread_id, far["run_id"]))["status"] == "interrupted"
+
+    near = await client.runs.create(thread_id, "pi", input={"darts": 10}, after_seconds=1)
+    await client.runs.join(thread_id, near["run_id"])
+    run = await client.runs.get(thread_id, near["run_id"])
+    assert run["status"] == "success"
+
+
+async def test_a_batch_of_stateless_runs(client: LangGraphClient) -> None:
+    payload: Any = {"assistant_id": "pi", "input": {"darts": 10}, "on_completion": "keep"}
+    runs = await client.runs.create_batch([payload, payload])
+    assert len({run["run_id"] for run in runs}) == 2
+    for run in runs:
+        values: Any = await client.runs.join(run["thread_id"], run["run_id"])
+        assert values["darts"] == 10
+
+
 async def test_state_can_be_edited_and_has_a_history(client: LangGraphClient) -> None:
     thread_id = await new_thread(client)
     await client.runs.wait(thread_id, "pipeline", input={"steps": 2, "seconds": 0})
