@@ -37,7 +37,7 @@ from actors.child.protocol import (
 _log = logging.getLogger(__name__)
 
 GAP_EVENT = "callboard/gap"
-"""Stands where events were dropped; data ``{"missed": n}``; its number is the last one's of them."""
+"""Stands where events were dropped; data ``{"missed": n}``. Its number is that of the last one."""
 TOO_LARGE_EVENT = "callboard/too-large"
 """Stands for one event over ``MAX_EVENT_BYTES``; data ``{"event": name, "bytes", "limit"}``."""
 MAX_EVENT_BYTES = 32 << 20

@@ -1,14 +1,14 @@
-"""What crosses the pipe between a worker and a graph process, and what an event looks like in Redis.
+"""What crosses the pipe between a worker and a graph process, and how an event looks in Redis.
 
-A frame is ``u32 total`` ``u32 head`` ``head`` bytes of JSON and then the body: bytes that are relayed
-without being parsed (input, state, answers). Both lengths are big-endian; ``total`` counts what comes
-after itself. No pickle crosses the pipe. Frames travel on an inherited socket, never on stdout, so
-nothing that user code prints can corrupt them.
+A frame is ``u32 total`` ``u32 head`` ``head`` bytes of JSON and then the body: bytes that are
+relayed without being parsed (input, state, answers). Both lengths are big-endian; ``total`` counts
+what comes after itself. No pickle crosses the pipe. Frames travel on an inherited socket, never on
+stdout, so nothing that user code prints can corrupt them.
 
 Worker → graph process
-    init      {project, database_url, redis_url, settings…}  first frame: what to load, where to write
-    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata}   body: the run's kwargs
-    stop      {run_id, attempt, step}  step: "cancel" (its task) | "interrupt" (its thread or coroutine)
+    init      {project, database_url, redis_url, settings…}  first: what to load, where to write
+    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata}  body: run's kwargs
+    stop      {run_id, attempt, step}  step: "cancel" (task) | "interrupt" (thread or coroutine)
     ping      {n}                     answered by the event loop: proves that it turns
     inspect   {id, op}                body: arguments
     retire    {}                      end when the last run has ended
@@ -50,9 +50,7 @@ class Frame:
 def encode(frame: Frame) -> bytes:
     """The frame's bytes, lengths included."""
     head = orjson.dumps({**frame.head, "kind": frame.kind}, option=orjson.OPT_NON_STR_KEYS)
-    return b"".join(
-        (_LENGTHS.pack(4 + len(head) + len(frame.body), len(head)), head, frame.body)
-    )
+    return b"".join((_LENGTHS.pack(4 + len(head) + len(frame.body), len(head)), head, frame.body))
 
 
 class Decoder:
