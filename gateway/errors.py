@@ -4,7 +4,8 @@
     ├── BadRequest        400  understood, but makes no sense
     ├── NotFound          404  not there, or hidden
     ├── Conflict          409  the present state forbids it
-    └── Unprocessable     422  the request has the wrong form
+    ├── Unprocessable     422  the request has the wrong form
+    └── Denied            as the user's authentication or authorization says
 
 Errors of the layers below are translated here too. ``detail`` is always one string, which clients
 show.
@@ -32,9 +33,10 @@ class RequestError(Exception):
 
     status = 500
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.headers = headers or {}
 
 
 class BadRequest(RequestError):
@@ -61,6 +63,14 @@ class Unprocessable(RequestError):
     status = 422
 
 
+class Denied(RequestError):
+    """The caller is not known, or may not do this; or the handler that should say so failed."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail, headers)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Status, text and extra headers of an error's answer."""
@@ -77,7 +87,7 @@ def refusal(error: Exception) -> Refusal | None:
     """The answer for an error; None for one that nobody foresaw (a bug: 500)."""
     match error:
         case RequestError():
-            return Refusal(error.status, error.detail)
+            return Refusal(error.status, error.detail, error.headers)
         case persistence.Unavailable():
             return Refusal(503, "The database is not available", _TRY_AGAIN)
         case InspectorUnavailable():

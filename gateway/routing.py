@@ -1,7 +1,11 @@
 """Typed routes: a handler says in its signature what it takes, and this reads it from the request.
 
-    @routes.post("/threads/{thread_id}/runs", responses={200: Run, 404: "No such thread"})
-    async def create(call: Call, thread_id: UUID, body: RunCreate) -> web.Response: ...
+    @routes.patch("/threads/{thread_id}", on="threads.update", responses={200: Thread})
+    async def patch(call: Call, thread_id: UUID, body: ThreadPatch) -> web.Response: ...
+
+A route says which action on which resource it is, in the words of ``langgraph_sdk.Auth``, or that
+it is ``PUBLIC``. The caller is authenticated before anything is read, and asked for the right to
+the action before the handler is called: here, for every route there is.
 
 Names in the path become arguments (a ``UUID`` is checked, a ``str`` taken as it is), ``body`` is
 read as JSON and ``query`` from the query string, each as the type that is written there. What
@@ -10,18 +14,21 @@ cannot be read is refused before the handler is called. A handler's docstring de
 """
 
 import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast, get_type_hints
 from uuid import UUID
 
 from aiohttp import web
 from pydantic import TypeAdapter
 
+from gateway.auth.grant import Grant, Value, asked, edited
+from gateway.auth.user import AnyUser
 from gateway.context import CONTEXT, Context
-from gateway.errors import NotFound, Unprocessable
+from gateway.errors import Denied, NotFound, Unprocessable
 from gateway.responses import Responses
 from gateway.wire.body import Query, read_body, read_query
+from persistence.visibility import Filter
 
 Answer = Awaitable[web.StreamResponse]
 Handler = Callable[..., Answer]
@@ -29,13 +36,67 @@ H = TypeVar("H", bound=Handler)
 
 _NONE: Responses = {}
 
+PUBLIC = "public"
+"""Of a route that needs no caller."""
+
+_CRUD = ("create", "read", "update", "delete", "search")
+_STORE = ("put", "get", "search", "delete", "list_namespaces")
+ACTIONS = frozenset(
+    {
+        *(f"assistants.{action}" for action in _CRUD),
+        *(f"threads.{action}" for action in (*_CRUD, "create_run")),
+        *(f"crons.{action}" for action in _CRUD),
+        *(f"store.{action}" for action in _STORE),
+    }
+)
+"""What a route can be, as ``langgraph_sdk.Auth`` knows it."""
+
+USER = web.RequestKey("user", object)
+"""The caller, once known: whoever has authenticated first need not do it twice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request and the parts of the gateway that serve it."""
+    """One request, who makes it, and the parts of the gateway that serve it.
+
+    grants: what authorization said of it, one for each thing that is asked for; mostly one.
+    """
 
     request: web.Request
     context: Context
+    user: AnyUser | None = None
+    grants: tuple[Grant, ...] = (Grant(),)
+
+    @property
+    def grant(self) -> Grant:
+        """What authorization said of the request."""
+        return self.grants[0]
+
+    @property
+    def allowed(self) -> Filter | None:
+        """Which rows the caller may see by this request; every statement must be told of it."""
+        return self.grant.allowed
+
+    async def authorize(self, on: str, value: Value) -> Grant:
+        """Asks for the right to another action than the route's own. Raises Denied."""
+        access = self.context.access
+        if access is None or self.user is None:
+            return Grant(value)
+        return Grant(value, await access.authorize(self.user, on, value))
+
+
+ValueOf = Callable[[Call, Mapping[str, Any]], "Value | list[Value]"]
+"""From the arguments of a handler to what authorization is asked about; several are all asked."""
+
+
+async def authenticate(request: web.Request) -> AnyUser | None:
+    """Who makes the request; None when the server asks nobody. Raises Denied."""
+    access = request.app[CONTEXT].access
+    if access is None:
+        return None
+    if USER not in request:
+        request[USER] = await access.authenticate(request)
+    return cast(AnyUser, request[USER])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +113,20 @@ class Endpoint:
     is_long: bool
     """Whether the answer stays open: then HEAD would wait for nothing."""
     responses: Responses
+    on: str | None
+    """The action that it is, or PUBLIC. None: undeclared, and so refused where anybody is asked."""
+    value: ValueOf | None
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        """Reads the arguments and calls the handler."""
+        """Reads the arguments, asks for the right, and calls the handler."""
+        context = request.app[CONTEXT]
+        user = None if self.on == PUBLIC else await authenticate(request)
+        call, arguments = Call(request, context, user), await self._arguments(request)
+        if self.on != PUBLIC:
+            call, arguments = await self._authorized(call, arguments)
+        return await self.handler(call, **arguments)
+
+    async def _arguments(self, request: web.Request) -> dict[str, Any]:
         arguments: dict[str, Any] = {
             name: _argument(name, kind, request.match_info[name]) for name, kind in self.ids.items()
         }
@@ -62,7 +134,25 @@ class Endpoint:
             arguments["query"] = read_query(request, self.query)
         if self.body is not None:
             arguments["body"] = await read_body(request, self.body)
-        return await self.handler(Call(request, request.app[CONTEXT]), **arguments)
+        return arguments
+
+    async def _authorized(
+        self, call: Call, arguments: dict[str, Any]
+    ) -> tuple[Call, dict[str, Any]]:
+        """The call with what authorization said, and the arguments as it has changed them."""
+        if self.value is not None:
+            found = self.value(call, arguments)
+            values = found if isinstance(found, list) else [found]
+        elif call.user is None:
+            return call, arguments
+        else:
+            values = [asked(arguments)]
+        if call.user is not None and self.on is None:
+            raise Denied(403, "Forbidden")
+        grants = tuple([await call.authorize(self.on or "", value) for value in values])
+        if self.value is None:
+            arguments = edited(arguments, grants[0].value)
+        return replace(call, grants=grants), arguments
 
 
 class Routes:
@@ -71,21 +161,60 @@ class Routes:
     def __init__(self) -> None:
         self.endpoints: list[Endpoint] = []
 
-    def get(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
+    def get(
+        self,
+        path: str,
+        *,
+        on: str | None = None,
+        value: ValueOf | None = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
         """Declares a GET endpoint; HEAD is answered too."""
-        return self._add("GET", path, responses)
+        return self._add("GET", path, on, value, responses)
 
-    def post(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
+    def post(
+        self,
+        path: str,
+        *,
+        on: str | None = None,
+        value: ValueOf | None = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
         """Declares a POST endpoint."""
-        return self._add("POST", path, responses)
+        return self._add("POST", path, on, value, responses)
 
-    def patch(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
+    def put(
+        self,
+        path: str,
+        *,
+        on: str | None = None,
+        value: ValueOf | None = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
+        """Declares a PUT endpoint."""
+        return self._add("PUT", path, on, value, responses)
+
+    def patch(
+        self,
+        path: str,
+        *,
+        on: str | None = None,
+        value: ValueOf | None = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
         """Declares a PATCH endpoint."""
-        return self._add("PATCH", path, responses)
+        return self._add("PATCH", path, on, value, responses)
 
-    def delete(self, path: str, *, responses: Responses = _NONE) -> Callable[[H], H]:
+    def delete(
+        self,
+        path: str,
+        *,
+        on: str | None = None,
+        value: ValueOf | None = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
         """Declares a DELETE endpoint."""
-        return self._add("DELETE", path, responses)
+        return self._add("DELETE", path, on, value, responses)
 
     def mount(self, app: web.Application) -> None:
         """Adds the endpoints to the application, in the order in which they were declared."""
@@ -94,7 +223,17 @@ class Routes:
             if endpoint.method == "GET" and not endpoint.is_long:
                 app.router.add_route("HEAD", endpoint.path, endpoint.__call__)
 
-    def _add(self, method: str, path: str, responses: Responses) -> Callable[[H], H]:
+    def _add(
+        self,
+        method: str,
+        path: str,
+        on: str | None,
+        value: ValueOf | None,
+        responses: Responses,
+    ) -> Callable[[H], H]:
+        if on is not None and on != PUBLIC and on not in ACTIONS:
+            raise ValueError(f"{method} {path}: there is no action '{on}'")
+
         def declare(handler: H) -> H:
             types = get_type_hints(handler, include_extras=True)
             arguments = list(inspect.signature(handler).parameters)[1:]
@@ -110,6 +249,8 @@ class Routes:
                     query=query,
                     is_long=types["return"] is web.StreamResponse,
                     responses=responses,
+                    on=on,
+                    value=value,
                 )
             )
             return handler

@@ -1,4 +1,7 @@
-"""Assistants: a graph with a configuration and a name, and every version it has had."""
+"""Assistants: a graph with a configuration and a name, and every version it has had.
+
+``allowed`` says which of them the caller may see; the others are not there for the statement.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from persistence.errors import AssistantNotFound, Conflict, NotFound
 from persistence.models import assistants
 from persistence.search import matches, ordered
 from persistence.text import dumps
+from persistence.visibility import Filter, clause, visible
 
 SortBy = Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"]
 
@@ -128,8 +132,12 @@ async def create(
     context: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     if_exists: Literal["raise", "do_nothing"] = "raise",
+    allowed: Filter | None = None,
 ) -> AssistantRow:
-    """Makes an assistant, or returns the one there is, unchanged. Raises Conflict."""
+    """Makes an assistant, or returns the one there is, unchanged. Raises Conflict.
+
+    The one there is must be allowed to be seen, or its id is taken by nobody knows whom.
+    """
     made = await _insert(
         db,
         assistant_id,
@@ -144,13 +152,19 @@ async def create(
         return made
     if if_exists == "raise":
         raise Conflict(f"Assistant {assistant_id} already exists")
-    return await get(db, assistant_id)
+    try:
+        return await get(db, assistant_id, allowed=allowed)
+    except AssistantNotFound:
+        raise Conflict(f"Assistant {assistant_id} already exists") from None
 
 
-async def get(db: Database, assistant_id: UUID) -> AssistantRow:
+async def get(db: Database, assistant_id: UUID, *, allowed: Filter | None = None) -> AssistantRow:
     """Returns an assistant. Raises AssistantNotFound."""
+    condition, filters = clause("metadata", allowed)
     row = await db.fetch_one(
-        f"SELECT {_ASSISTANT_ROW} FROM assistants WHERE assistant_id = %s", [assistant_id]
+        f"""SELECT {_ASSISTANT_ROW} FROM assistants
+        WHERE assistant_id = %(assistant_id)s AND {condition}""",
+        {"assistant_id": assistant_id, **filters},
     )
     if row is None:
         raise AssistantNotFound(assistant_id)
@@ -176,7 +190,9 @@ WITH changed AS (
 SELECT {_ASSISTANT_ROW} FROM changed
 """
 
-_LOCK = "SELECT 1 FROM assistants WHERE assistant_id = %(assistant_id)s FOR NO KEY UPDATE"
+_LOCK = """
+SELECT 1 FROM assistants WHERE assistant_id = %(assistant_id)s AND {visible} FOR NO KEY UPDATE
+"""
 
 
 async def patch(
@@ -189,6 +205,7 @@ async def patch(
     config: Mapping[str, Any] | None = None,
     context: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    allowed: Filter | None = None,
 ) -> AssistantRow:
     """Makes a new version: metadata is merged, the rest replaced, None leaves as it is.
 
@@ -203,8 +220,11 @@ async def patch(
         "context": None if context is None else JsonText(dumps(context)),
         "metadata": JsonText(dumps(metadata or {})),
     }
+    condition, filters = clause("metadata", allowed)
     async with db.transaction() as connection:
-        await connection.execute(_LOCK, params)
+        lock = _LOCK.format(visible=condition)
+        if await (await connection.execute(lock, params | filters)).fetchone() is None:
+            raise AssistantNotFound(assistant_id)
         row = await (await connection.execute(_PATCH, params)).fetchone()
     if row is None:
         raise AssistantNotFound(assistant_id)
@@ -227,9 +247,10 @@ async def versions(
     metadata: Mapping[str, Any] | None = None,
     limit: int = 10,
     offset: int = 0,
+    allowed: Filter | None = None,
 ) -> list[AssistantRow]:
     """Returns the versions of an assistant, newest first. Raises AssistantNotFound."""
-    await get(db, assistant_id)
+    await get(db, assistant_id, allowed=allowed)
     rows = await db.fetch_all(
         _VERSIONS,
         {
@@ -248,28 +269,44 @@ SET version = v.version, graph_id = v.graph_id, name = v.name, description = v.d
     config = v.config, context = v.context, metadata = v.metadata, updated_at = clock_timestamp()
 FROM assistant_versions v
 WHERE a.assistant_id = %(assistant_id)s
-  AND v.assistant_id = a.assistant_id AND v.version = %(version)s
+  AND v.assistant_id = a.assistant_id AND v.version = %(version)s AND {{visible}}
 RETURNING {", ".join("a." + name.strip() for name in _ASSISTANT_ROW.split(","))}
 """
 
 
-async def set_version(db: Database, assistant_id: UUID, version: int) -> AssistantRow:
+async def set_version(
+    db: Database, assistant_id: UUID, version: int, *, allowed: Filter | None = None
+) -> AssistantRow:
     """Makes an assistant what it was at that version. Raises AssistantNotFound, NotFound."""
-    row = await db.fetch_one(_SET_VERSION, {"assistant_id": assistant_id, "version": version})
+    condition, filters = clause("a.metadata", allowed)
+    row = await db.fetch_one(
+        _SET_VERSION.format(visible=condition),
+        {"assistant_id": assistant_id, "version": version, **filters},
+    )
     if row is None:
-        await get(db, assistant_id)
+        await get(db, assistant_id, allowed=allowed)
         raise NotFound(f"Version {version} not found for assistant {assistant_id}")
     return _assistant_row(row)
 
 
 async def delete(
-    db: Database, assistant_id: UUID, *, delete_threads: bool = False
+    db: Database,
+    assistant_id: UUID,
+    *,
+    delete_threads: bool = False,
+    allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
 ) -> threads.Deleted:
     """Deletes an assistant, and if so asked the threads that its runs were the last to use.
 
+    allowed_threads: which threads the caller may delete; the others stay.
     Raises AssistantNotFound. Returns what became of the threads.
     """
-    touched = await db.execute("DELETE FROM assistants WHERE assistant_id = %s", [assistant_id])
+    condition, filters = clause("metadata", allowed)
+    touched = await db.execute(
+        f"DELETE FROM assistants WHERE assistant_id = %(assistant_id)s AND {condition}",
+        {"assistant_id": assistant_id, **filters},
+    )
     if not touched:
         raise AssistantNotFound(assistant_id)
     if not delete_threads:
@@ -278,7 +315,8 @@ async def delete(
         "SELECT thread_id FROM threads WHERE metadata @> %s::jsonb",
         [JsonText(dumps({"assistant_id": str(assistant_id)}))],
     )
-    return await threads.delete_many(db, [row["thread_id"] for row in rows])
+    found = [row["thread_id"] for row in rows]
+    return await threads.delete_many(db, found, allowed=allowed_threads)
 
 
 def _filtered(
@@ -286,7 +324,10 @@ def _filtered(
     metadata: Mapping[str, Any] | None,
     graph_id: str | None,
     name: str | None,
+    allowed: Filter | None,
 ) -> sa.Select[Any]:
+    if allowed:
+        statement = statement.where(visible(assistants.c.metadata, allowed))
     if metadata:
         statement = statement.where(matches(assistants.c.metadata, metadata))
     if graph_id is not None:
@@ -306,6 +347,7 @@ async def search(
     offset: int = 0,
     sort_by: SortBy = "created_at",
     sort_order: Literal["asc", "desc"] = "desc",
+    allowed: Filter | None = None,
 ) -> list[AssistantRow]:
     """Returns assistants, by default the newest first; ties go by id, so pages never overlap.
 
@@ -316,7 +358,7 @@ async def search(
         for column in assistants.c
     ]
     statement = ordered(
-        _filtered(sa.select(*columns), metadata, graph_id, name),
+        _filtered(sa.select(*columns), metadata, graph_id, name, allowed),
         assistants.c[sort_by],
         assistants.c.assistant_id,
         ascending=sort_order == "asc",
@@ -331,8 +373,9 @@ async def count(
     metadata: Mapping[str, Any] | None = None,
     graph_id: str | None = None,
     name: str | None = None,
+    allowed: Filter | None = None,
 ) -> int:
     """Returns how many assistants ``search`` would find."""
     statement = sa.select(sa.func.count().label("n")).select_from(assistants)
-    row = await db.fetch_one(_filtered(statement, metadata, graph_id, name))
+    row = await db.fetch_one(_filtered(statement, metadata, graph_id, name, allowed))
     return 0 if row is None else int(row["n"])

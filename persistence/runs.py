@@ -13,7 +13,7 @@ of acceptance; a delayed run joins it when it falls due and blocks nobody before
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -22,7 +22,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 
-from persistence import checkpoints
+from persistence import checkpoints, webhooks
 from persistence.engine import Database, JsonText, Row
 from persistence.errors import Conflict, RunNotFound, ThreadBusy, ThreadNotFound
 from persistence.lifecycle import (
@@ -34,6 +34,7 @@ from persistence.lifecycle import (
     INTERRUPT,
     RETRY,
     SUCCEED,
+    TIME_OUT,
     WITHDRAW,
     CancelAction,
     Move,
@@ -44,6 +45,7 @@ from persistence.lifecycle import (
 from persistence.models import words
 from persistence.text import dumps
 from persistence.ttl import Ttl
+from persistence.visibility import Filter, clause
 
 Connection = AsyncConnection[DictRow]
 
@@ -111,6 +113,7 @@ class NewRun:
     resumable: streams of the run may be rejoined with their past.
     webhook: URL that is told of the run's end.
     ttl: of the thread, if it is made for this run.
+    allowed: which threads the caller may see; on another there is nothing to run.
     """
 
     run_id: UUID
@@ -129,6 +132,7 @@ class NewRun:
     resumable: bool = False
     webhook: str | None = None
     ttl: Ttl | None = None
+    allowed: Filter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,9 @@ class Created:
 _THREAD_IDS = """jsonb_build_object(
     'graph_id', %(graph_id)s::text, 'assistant_id', %(assistant_id)s::text)"""
 
+# A thread that a run makes is whose the run is: the caller's mark is in the run's metadata.
+_NEW_METADATA = f"{_THREAD_IDS} || %(config_metadata)s::jsonb || %(metadata)s::jsonb"
+
 _TOUCH_THREAD = f"""
     status = '{ThreadStatus.BUSY}',
     metadata = t.metadata || {_THREAD_IDS},
@@ -162,15 +169,16 @@ _TOUCH_THREAD = f"""
 """
 
 _EXISTING_THREAD = f"""
-UPDATE threads t SET {_TOUCH_THREAD} WHERE t.thread_id = %(thread_id)s RETURNING t.metadata
+UPDATE threads t SET {_TOUCH_THREAD}
+WHERE t.thread_id = %(thread_id)s AND {{visible}} RETURNING t.metadata
 """
 
 _ANY_THREAD = f"""
 INSERT INTO threads AS t (
     thread_id, status, metadata, config, temporary, ttl_minutes, ttl_strategy)
-VALUES (%(thread_id)s, '{ThreadStatus.BUSY}', {_THREAD_IDS}, %(config)s::jsonb, %(temporary)s,
+VALUES (%(thread_id)s, '{ThreadStatus.BUSY}', {_NEW_METADATA}, %(config)s::jsonb, %(temporary)s,
     %(ttl_minutes)s::float8, %(ttl_strategy)s)
-ON CONFLICT (thread_id) DO UPDATE SET {_TOUCH_THREAD}
+ON CONFLICT (thread_id) DO UPDATE SET {_TOUCH_THREAD} WHERE {{visible}}
 RETURNING t.metadata
 """
 
@@ -193,16 +201,17 @@ RETURNING {columns}
 
 _CREATE_ON_EXISTING = _CREATE.format(thread=_EXISTING_THREAD, columns=_RUN_ROW)
 _CREATE_ON_ANY = _CREATE.format(thread=_ANY_THREAD, columns=_RUN_ROW)
+"""Both still have a place for which threads are visible."""
 
 _ENSURE_THREAD = """
-INSERT INTO threads (thread_id, temporary, ttl_minutes, ttl_strategy)
-VALUES (%(thread_id)s, %(temporary)s, %(ttl_minutes)s::float8, %(ttl_strategy)s)
+INSERT INTO threads (thread_id, metadata, temporary, ttl_minutes, ttl_strategy)
+VALUES (%(thread_id)s, %(config_metadata)s::jsonb || %(metadata)s::jsonb, %(temporary)s,
+    %(ttl_minutes)s::float8, %(ttl_strategy)s)
 ON CONFLICT (thread_id) DO NOTHING
 """
 
-_LOCK_THREADS = """
-SELECT thread_id FROM threads WHERE thread_id = ANY(%(thread_ids)s)
-ORDER BY thread_id FOR NO KEY UPDATE
+_LOCK_THREAD = """
+SELECT thread_id FROM threads WHERE thread_id = %(thread_id)s AND {visible} FOR NO KEY UPDATE
 """
 
 _LOCK_ACTIVE = f"""
@@ -245,35 +254,52 @@ async def create(db: Database, new: NewRun) -> Created:
         raise Conflict(f"run {new.run_id} exists already") from error
 
 
+async def lock_thread(
+    connection: Connection, thread_id: UUID, allowed: Filter | None = None
+) -> bool:
+    """Locks a thread until the end of the transaction; returns whether there is such a one."""
+    condition, params = clause("metadata", allowed)
+    cursor = await connection.execute(
+        _LOCK_THREAD.format(visible=condition), {"thread_id": thread_id, **params}
+    )
+    return await cursor.fetchone() is not None
+
+
 async def create_within(connection: Connection, new: NewRun) -> Created:
     """Accepts a run inside the caller's transaction.
 
     Locks the thread: whoever holds other locks than a thread's must have taken that one before.
     Raises ThreadNotFound, ThreadBusy (strategy ``reject``).
     """
+    if new.if_not_exists == "create":
+        cursor = await connection.execute(
+            _ENSURE_THREAD, {"thread_id": new.thread_id} | _new_thread(new)
+        )
+        if cursor.rowcount:  # nobody else's, whatever its metadata are
+            return Created(await _insert(connection, replace(new, allowed=None)))
     stopped = await _make_way(connection, new)
     return Created(await _insert(connection, new), **stopped)
 
 
 async def _insert(connection: Connection, new: NewRun) -> RunRow:
     statement = _CREATE_ON_ANY if new.if_not_exists == "create" else _CREATE_ON_EXISTING
+    condition, filters = clause("t.metadata", new.allowed)
     cursor = await connection.execute(
-        statement,
+        statement.replace("{visible}", condition),
         {
             "run_id": new.run_id,
             "thread_id": new.thread_id,
             "assistant_id": new.assistant_id,
             "graph_id": new.graph_id,
             "kwargs": JsonText(new.kwargs),
-            "metadata": JsonText(dumps(new.metadata)),
             "base_metadata": JsonText(dumps(new.base_metadata)),
-            "config_metadata": JsonText(dumps(new.config_metadata)),
             "config": JsonText(dumps(new.config)),
             "multitask_strategy": new.multitask_strategy.value,
             "after_seconds": max(0.0, new.after_seconds),
             "resumable": new.resumable,
             "webhook": new.webhook,
             **_new_thread(new),
+            **filters,
         },
     )
     row = await cursor.fetchone()
@@ -285,6 +311,8 @@ async def _insert(connection: Connection, new: NewRun) -> RunRow:
 def _new_thread(new: NewRun) -> dict[str, Any]:
     """What a thread begins with that the run makes."""
     return {
+        "metadata": JsonText(dumps(new.metadata)),
+        "config_metadata": JsonText(dumps(new.config_metadata)),
         "temporary": new.temporary,
         "ttl_minutes": new.ttl and new.ttl.minutes,
         "ttl_strategy": new.ttl and new.ttl.strategy.value,
@@ -294,9 +322,8 @@ def _new_thread(new: NewRun) -> dict[str, Any]:
 async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID, ...]]:
     """Applies the multitask strategy to the thread's active runs, under the thread's lock."""
     ids = {"thread_id": new.thread_id}
-    if new.if_not_exists == "create":
-        await connection.execute(_ENSURE_THREAD, ids | _new_thread(new))
-    await connection.execute(_LOCK_THREADS, {"thread_ids": [new.thread_id]})
+    if not await lock_thread(connection, new.thread_id, new.allowed):
+        raise ThreadNotFound(new.thread_id)
     active = await (await connection.execute(_LOCK_ACTIVE, ids)).fetchall()
     if not active or new.multitask_strategy is MultitaskStrategy.ENQUEUE:
         return {}
@@ -591,6 +618,8 @@ WHERE t.thread_id IN (SELECT r.thread_id FROM runs r WHERE r.run_id = ANY(%(run_
 ORDER BY t.thread_id FOR NO KEY UPDATE OF t
 """
 
+_FAILURE = f"CASE WHEN r.status IN ('{FAIL.target}', '{TIME_OUT.target}') THEN r.error END"
+
 _SETTLE = f"""
 WITH ended AS (
     UPDATE runs r
@@ -604,8 +633,16 @@ WITH ended AS (
         claimed_by = NULL, lease_expires_at = NULL,
         finished_at = clock_timestamp(), updated_at = clock_timestamp()
     WHERE r.run_id = %(run_id)s AND r.attempt = %(attempt)s AND r.status = '{SUCCEED.source}'
-    RETURNING r.thread_id, r.error
+    RETURNING r.*
 ),
+told AS ({
+    webhooks.statement(
+        "ended r",
+        status="r.status",
+        error=_FAILURE,
+        values="coalesce(%(values)s::json, t.values::json)",
+    )
+}),
 next AS (
     SELECT head.run_id, head.available_at <= clock_timestamp() AS due FROM ended, LATERAL (
         SELECT p.run_id, p.available_at FROM runs p
@@ -730,23 +767,39 @@ def _rest_status(ended: RunStatus, next_nodes: bool) -> ThreadStatus:
             raise ValueError(f"{ended} is no end")
 
 
-_DELETE_FENCED = f"""
-DELETE FROM runs
+_LOCK_ATTEMPT = f"""
+SELECT thread_id, cancel_reason FROM runs
 WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND status = '{RunStatus.RUNNING}'
-RETURNING thread_id, cancel_reason
+FOR UPDATE
 """
+
+_TELL = webhooks.statement(
+    "(SELECT * FROM runs WHERE run_id = %(run_id)s) r",
+    status="r.status",
+    error=_FAILURE,
+    values="t.values::json",
+)
+
+_TELL_ROLLBACK = webhooks.statement(
+    "(SELECT * FROM runs WHERE run_id = %(run_id)s) r",
+    status=f"'{CancelAction.ROLLBACK}'",
+    error="NULL::jsonb",
+    values="NULL::json",
+)
 
 
 async def _roll_back(db: Database, settlement: Settlement) -> Settled:
     async with db.transaction() as connection:
         await connection.execute(_LOCK_THREADS_OF, {"run_ids": [settlement.run_id]})
         cursor = await connection.execute(
-            _DELETE_FENCED, {"run_id": settlement.run_id, "attempt": settlement.attempt}
+            _LOCK_ATTEMPT, {"run_id": settlement.run_id, "attempt": settlement.attempt}
         )
         row = await cursor.fetchone()
         if row is None:
             return Settled(settlement.run_id, ok=False)
         thread_id: UUID = row["thread_id"]
+        await connection.execute(_TELL_ROLLBACK, {"run_id": settlement.run_id})
+        await connection.execute(_DELETE, {"run_ids": [settlement.run_id]})
         await checkpoints.delete_of_runs(connection, thread_id, [settlement.run_id])
         error = (
             _cancel_error(CancelAction.ROLLBACK, row["cancel_reason"])
@@ -1001,6 +1054,7 @@ def _verdict(row: Row, move: Move, reason: str, max_retries: int) -> _Verdict:
 async def _release_one(connection: Connection, row: Row, verdict: _Verdict) -> Released:
     run_id, thread_id, error = row["run_id"], row["thread_id"], verdict.error
     if verdict.status is None:
+        await connection.execute(_TELL_ROLLBACK, {"run_id": run_id})
         await connection.execute(_DELETE, {"run_ids": [run_id]})
         await checkpoints.delete_of_runs(connection, thread_id, [run_id])
     else:
@@ -1014,6 +1068,8 @@ async def _release_one(connection: Connection, row: Row, verdict: _Verdict) -> R
             },
         )
     ended = verdict.status is not None and verdict.status is not RunStatus.PENDING
+    if ended:
+        await connection.execute(_TELL, {"run_id": run_id})
     next_run_id = await _settle_thread(
         connection,
         thread_id,
@@ -1052,6 +1108,8 @@ async def request_cancel(
     run_id: UUID,
     action: CancelAction,
     reason: str | None = None,
+    *,
+    allowed: Filter | None = None,
 ) -> CancelRequested:
     """Wishes a running run stopped; ends a pending one at once. Raises RunNotFound.
 
@@ -1060,7 +1118,7 @@ async def request_cancel(
     if reason is None:
         reason = f"{action.value} requested via POST /threads/{thread_id}/runs/{run_id}/cancel"
     async with db.transaction() as connection:
-        row = await _lock_run(connection, thread_id, run_id)
+        row = await _lock_run(connection, thread_id, run_id, allowed)
         match RunStatus(row["status"]):
             case RunStatus.RUNNING:
                 await connection.execute(
@@ -1075,14 +1133,16 @@ async def request_cancel(
                 return CancelRequested("finished")
 
 
-async def delete(db: Database, thread_id: UUID, run_id: UUID) -> CancelRequested:
+async def delete(
+    db: Database, thread_id: UUID, run_id: UUID, *, allowed: Filter | None = None
+) -> CancelRequested:
     """Removes a run and its checkpoints. Raises RunNotFound.
 
     ``asked``: it runs, so this is a wish for its rollback; the row goes when it has stopped.
     """
     reason = f"rollback requested via DELETE /threads/{thread_id}/runs/{run_id}"
     async with db.transaction() as connection:
-        row = await _lock_run(connection, thread_id, run_id)
+        row = await _lock_run(connection, thread_id, run_id, allowed)
         if row["status"] == RunStatus.RUNNING:
             await connection.execute(
                 _WISH,
@@ -1098,8 +1158,11 @@ async def delete(db: Database, thread_id: UUID, run_id: UUID) -> CancelRequested
         return CancelRequested(kind, next_run_id)
 
 
-async def _lock_run(connection: Connection, thread_id: UUID, run_id: UUID) -> Row:
-    await connection.execute(_LOCK_THREADS, {"thread_ids": [thread_id]})
+async def _lock_run(
+    connection: Connection, thread_id: UUID, run_id: UUID, allowed: Filter | None
+) -> Row:
+    if not await lock_thread(connection, thread_id, allowed):
+        raise RunNotFound(run_id)
     cursor = await connection.execute(_LOCK_RUN, {"run_id": run_id, "thread_id": thread_id})
     row = await cursor.fetchone()
     if row is None:
@@ -1110,11 +1173,29 @@ async def _lock_run(connection: Connection, thread_id: UUID, run_id: UUID) -> Ro
 # --- read ---------------------------------------------------------------------------------------
 
 
-async def get(db: Database, thread_id: UUID, run_id: UUID) -> RunRow:
-    """Returns a run of the thread. Raises RunNotFound."""
+def _on_visible_thread(allowed: Filter | None) -> tuple[str, dict[str, Any]]:
+    """The condition that a run is on a thread that the caller may see."""
+    if not allowed:
+        return "TRUE", {}
+    condition, params = clause("t.metadata", allowed)
+    return (
+        f"EXISTS (SELECT FROM threads t WHERE t.thread_id = runs.thread_id AND {condition})",
+        params,
+    )
+
+
+async def get(
+    db: Database, thread_id: UUID, run_id: UUID, *, allowed: Filter | None = None
+) -> RunRow:
+    """Returns a run of the thread. Raises RunNotFound.
+
+    allowed: which threads the caller may see, here as in all that follow.
+    """
+    condition, params = _on_visible_thread(allowed)
     row = await db.fetch_one(
-        f"SELECT {_RUN_ROW} FROM runs WHERE run_id = %(run_id)s AND thread_id = %(thread_id)s",
-        {"run_id": run_id, "thread_id": thread_id},
+        f"""SELECT {_RUN_ROW} FROM runs
+        WHERE run_id = %(run_id)s AND thread_id = %(thread_id)s AND {condition}""",
+        {"run_id": run_id, "thread_id": thread_id, **params},
     )
     if row is None:
         raise RunNotFound(run_id)
@@ -1124,17 +1205,26 @@ async def get(db: Database, thread_id: UUID, run_id: UUID) -> RunRow:
 _LIST = f"""
 SELECT {_RUN_ROW} FROM runs
 WHERE thread_id = %(thread_id)s AND (%(status)s::text IS NULL OR status = %(status)s)
+  AND {{visible}}
 ORDER BY created_at DESC, queue_seq DESC
 LIMIT %(limit)s OFFSET %(offset)s
 """
 
 
 async def list_for_thread(
-    db: Database, thread_id: UUID, status: str | None = None, limit: int = 10, offset: int = 0
+    db: Database,
+    thread_id: UUID,
+    status: str | None = None,
+    limit: int = 10,
+    offset: int = 0,
+    *,
+    allowed: Filter | None = None,
 ) -> list[RunRow]:
     """Returns runs of the thread, newest first; an unknown thread or status has none."""
+    condition, params = _on_visible_thread(allowed)
     rows = await db.fetch_all(
-        _LIST, {"thread_id": thread_id, "status": status, "limit": limit, "offset": offset}
+        _LIST.format(visible=condition),
+        {"thread_id": thread_id, "status": status, "limit": limit, "offset": offset, **params},
     )
     return [_run_row(row) for row in rows]
 
@@ -1143,7 +1233,7 @@ _ACTIVE_IDS = f"""
 SELECT run_id, thread_id FROM runs
 WHERE (%(thread_id)s::uuid IS NULL OR thread_id = %(thread_id)s)
   AND (%(run_ids)s::uuid[] IS NULL OR run_id = ANY(%(run_ids)s))
-  AND status = ANY(%(statuses)s) AND status IN ({_ACTIVE})
+  AND status = ANY(%(statuses)s) AND status IN ({_ACTIVE}) AND {{visible}}
 ORDER BY created_at, queue_seq
 """
 
@@ -1153,11 +1243,15 @@ async def active(
     statuses: Sequence[RunStatus] = tuple(ACTIVE),
     thread_id: UUID | None = None,
     run_ids: Sequence[UUID] | None = None,
+    *,
+    allowed: Filter | None = None,
 ) -> list[tuple[UUID, UUID]]:
     """Returns ``(thread_id, run_id)`` of pending or running runs, oldest first."""
+    condition, params = _on_visible_thread(allowed)
     rows = await db.fetch_all(
-        _ACTIVE_IDS,
+        _ACTIVE_IDS.format(visible=condition),
         {
+            **params,
             "thread_id": thread_id,
             "run_ids": None if run_ids is None else list(run_ids),
             "statuses": [status.value for status in statuses],

@@ -1,4 +1,7 @@
-"""Threads: what belongs to them, how they are found, and how they go."""
+"""Threads: what belongs to them, how they are found, and how they go.
+
+``allowed`` says which of them the caller may see; the others are not there for the statement.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from persistence.lifecycle import ACTIVE, RunStatus, ThreadStatus
 from persistence.models import threads, words
 from persistence.search import matches, ordered
 from persistence.text import dumps
+from persistence.visibility import Filter, clause, visible
 
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 
@@ -64,8 +68,13 @@ async def create(
     thread_id: UUID,
     metadata: Mapping[str, Any],
     if_exists: Literal["raise", "do_nothing"] = "raise",
+    *,
+    allowed: Filter | None = None,
 ) -> ThreadRow:
-    """Makes a thread, or returns the one there is, unchanged. Raises Conflict."""
+    """Makes a thread, or returns the one there is, unchanged. Raises Conflict.
+
+    The one there is must be allowed to be seen, or its id is taken by nobody knows whom.
+    """
     row = await db.fetch_one(
         f"""INSERT INTO threads (thread_id, metadata) VALUES (%(thread_id)s, %(metadata)s::jsonb)
         ON CONFLICT (thread_id) DO NOTHING RETURNING {_THREAD_ROW}""",
@@ -75,23 +84,38 @@ async def create(
         return _thread_row(row)
     if if_exists == "raise":
         raise Conflict(f"Thread with ID {thread_id} already exists")
-    return await get(db, thread_id)
+    try:
+        return await get(db, thread_id, allowed=allowed)
+    except ThreadNotFound:
+        raise Conflict(f"Thread with ID {thread_id} already exists") from None
 
 
-async def get(db: Database, thread_id: UUID) -> ThreadRow:
+async def get(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -> ThreadRow:
     """Returns a thread. Raises ThreadNotFound."""
-    row = await db.fetch_one(f"SELECT {_THREAD_ROW} FROM threads WHERE thread_id = %s", [thread_id])
+    condition, params = clause("metadata", allowed)
+    row = await db.fetch_one(
+        f"SELECT {_THREAD_ROW} FROM threads WHERE thread_id = %(thread_id)s AND {condition}",
+        {"thread_id": thread_id, **params},
+    )
     if row is None:
         raise ThreadNotFound(thread_id)
     return _thread_row(row)
 
 
-async def patch(db: Database, thread_id: UUID, metadata: Mapping[str, Any]) -> ThreadRow:
+async def patch(
+    db: Database,
+    thread_id: UUID,
+    metadata: Mapping[str, Any],
+    *,
+    allowed: Filter | None = None,
+) -> ThreadRow:
     """Merges metadata, key by key of the top level. Raises ThreadNotFound."""
+    condition, params = clause("metadata", allowed)
     row = await db.fetch_one(
         f"""UPDATE threads SET metadata = metadata || %(metadata)s::jsonb,
-        updated_at = clock_timestamp() WHERE thread_id = %(thread_id)s RETURNING {_THREAD_ROW}""",
-        {"thread_id": thread_id, "metadata": JsonText(dumps(metadata))},
+        updated_at = clock_timestamp() WHERE thread_id = %(thread_id)s AND {condition}
+        RETURNING {_THREAD_ROW}""",
+        {"thread_id": thread_id, "metadata": JsonText(dumps(metadata)), **params},
     )
     if row is None:
         raise ThreadNotFound(thread_id)
@@ -137,22 +161,34 @@ async def record_state(
 _COPY = f"""
 INSERT INTO threads (thread_id, status, rest_status, metadata, config, values, interrupts, error,
     state_updated_at)
-SELECT %(target)s, rest_status, rest_status, metadata, config, values, interrupts, error,
-    state_updated_at
-FROM threads WHERE thread_id = %(source)s
+SELECT %(target)s, rest_status, rest_status, metadata || %(metadata)s::jsonb, config, values,
+    interrupts, error, state_updated_at
+FROM threads WHERE thread_id = %(source)s AND {{visible}}
 RETURNING {_THREAD_ROW}
 """
 
 
-async def copy(db: Database, source: UUID, target: UUID) -> ThreadRow:
-    """Copies a thread with its whole history, without its runs. Raises ThreadNotFound, Conflict."""
+async def copy(
+    db: Database,
+    source: UUID,
+    target: UUID,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    allowed: Filter | None = None,
+) -> ThreadRow:
+    """Copies a thread with its whole history, without its runs.
+
+    metadata: merged into the copy's. Raises ThreadNotFound, Conflict.
+    """
+    condition, params = clause("metadata", allowed)
+    params |= {"source": source, "target": target, "metadata": JsonText(dumps(metadata or {}))}
     async with db.transaction() as connection:
         taken = "SELECT 1 FROM threads WHERE thread_id = %s"
         if await (await connection.execute(taken, [target])).fetchone():
             raise Conflict(f"Thread with ID {target} already exists")
         # No run can end in between: then values and history would not be of the same moment.
         await connection.execute(_LOCK, {"thread_ids": [source]})
-        cursor = await connection.execute(_COPY, {"source": source, "target": target})
+        cursor = await connection.execute(_COPY.format(visible=condition), params)
         row = await cursor.fetchone()
         if row is None:
             raise ThreadNotFound(source)
@@ -166,7 +202,7 @@ ORDER BY thread_id FOR NO KEY UPDATE
 """
 
 _LOCK_TO_DELETE = """
-SELECT thread_id FROM threads WHERE thread_id = ANY(%(thread_ids)s)
+SELECT thread_id FROM threads WHERE thread_id = ANY(%(thread_ids)s) AND {visible}
 ORDER BY thread_id FOR UPDATE
 """
 
@@ -188,19 +224,25 @@ class Deleted:
     running: tuple[UUID, ...]
 
 
-async def delete(db: Database, thread_id: UUID) -> Deleted:
+async def delete(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -> Deleted:
     """Deletes a thread with everything that is of it. Raises ThreadNotFound."""
-    deleted = await delete_many(db, [thread_id])
+    deleted = await delete_many(db, [thread_id], allowed=allowed)
     if not deleted.count:
         raise ThreadNotFound(thread_id)
     return deleted
 
 
-async def delete_many(db: Database, thread_ids: Sequence[UUID]) -> Deleted:
+async def delete_many(
+    db: Database, thread_ids: Sequence[UUID], *, allowed: Filter | None = None
+) -> Deleted:
     """Deletes threads with all that is of them, in one transaction; skips unknown ids."""
+    condition, filters = clause("metadata", allowed)
     async with db.transaction() as connection:
-        params = {"thread_ids": list(thread_ids)}
-        await connection.execute(_LOCK_TO_DELETE, params)
+        cursor = await connection.execute(
+            _LOCK_TO_DELETE.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
+        )
+        thread_ids = [row["thread_id"] for row in await cursor.fetchall()]
+        params = {"thread_ids": thread_ids}
         rows = await (await connection.execute(_LOCK_RUNS, params)).fetchall()
         await checkpoints.delete_of_threads(connection, thread_ids)
         cursor = await connection.execute(
@@ -240,9 +282,12 @@ def _filtered(
     metadata: Mapping[str, Any] | None,
     values: Mapping[str, Any] | None,
     status: ThreadStatus | None,
+    allowed: Filter | None,
 ) -> sa.Select[Any]:
     # Threads of stateless runs are nobody's to find; by id they can be read while they live.
     statement = statement.where(sa.not_(threads.c.temporary))
+    if allowed:
+        statement = statement.where(visible(threads.c.metadata, allowed))
     if ids:
         statement = statement.where(threads.c.thread_id.in_(ids))
     if metadata:
@@ -266,6 +311,7 @@ async def search(
     sort_by: SortBy = "updated_at",
     sort_order: Literal["asc", "desc"] = "desc",
     select: Collection[str] | None = None,
+    allowed: Filter | None = None,
 ) -> list[ThreadRow]:
     """Returns threads, by default those changed last first; ties go by id, so pages never overlap.
 
@@ -285,7 +331,7 @@ async def search(
     by: sa.ColumnElement[Any] = threads.c[sort_by]
     if sort_by == "state_updated_at":
         by = sa.func.coalesce(threads.c.state_updated_at, threads.c.created_at)
-    statement = _filtered(sa.select(*columns), ids, metadata, values, status)
+    statement = _filtered(sa.select(*columns), ids, metadata, values, status, allowed)
     statement = ordered(statement, by, threads.c.thread_id, ascending=sort_order == "asc")
     rows = await db.fetch_all(statement.limit(limit).offset(offset))
     return [_thread_row(row) for row in rows]
@@ -297,8 +343,9 @@ async def count(
     metadata: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     status: ThreadStatus | None = None,
+    allowed: Filter | None = None,
 ) -> int:
     """Returns how many threads ``search`` would find."""
     statement = sa.select(sa.func.count().label("n")).select_from(threads)
-    row = await db.fetch_one(_filtered(statement, None, metadata, values, status))
+    row = await db.fetch_one(_filtered(statement, None, metadata, values, status, allowed))
     return 0 if row is None else int(row["n"])
