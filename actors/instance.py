@@ -30,6 +30,9 @@ from actors.run_actor import RunActor
 from actors.settings import WorkerSettings
 from actors.slot import Slot
 from actors.tasks import stop as stop_tasks
+from actors.tasks import supervise
+from actors.webhook_policy import WebhookPolicy
+from actors.webhooks import Webhooks
 from actors.without_redis import MuteDispatcher, MuteEnds
 from persistence import runs
 from persistence.engine import Database
@@ -63,6 +66,7 @@ class Instance:
         database_settings: DatabaseSettings,
         project: Mapping[str, Any],
         slot: Slot,
+        webhooks: WebhookPolicy,
     ) -> None:
         self._settings = settings
         self._slot = slot
@@ -75,6 +79,7 @@ class Instance:
         self._db = Database(database_settings)
         self._pool = Pool(Launcher(settings, project, database_settings), settings, self._room)
         self._leases = Leases(self._db, self._pool, slot.owner, settings)
+        self._webhooks = Webhooks(self._db, webhooks)
         self._poll = Poll(
             self._db,
             self._pool,
@@ -140,6 +145,7 @@ class Instance:
             self._take_back(),
             self._leases.keep(),
             self._poll.run(),
+            supervise(self._webhooks.run),
             self._supervise(pulse),
         ]
         if self._redis is not None:

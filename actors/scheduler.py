@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from actors import reaper
+from actors import crons, reaper
 from actors.dispatch import Dispatcher, RedisDispatcher
 from actors.event_ends import RedisEventEnds
 from actors.events import EventEnds
@@ -83,6 +83,7 @@ class _Ticks:
         self._clock.add_job(self.sweep, "interval", seconds=self._settings.reaper_interval_seconds)
         self._clock.add_job(self.sweep)
         self._clock.add_job(self.send_due, "interval", seconds=_DUE_TICK_SECONDS)
+        self._clock.add_job(self.fire_crons, "interval", seconds=crons.TICK_SECONDS)
         self._clock.start()
 
     def stop(self) -> None:
@@ -104,3 +105,10 @@ class _Ticks:
             await reaper.send_due(self._db, self._dispatcher, _DUE_TICK_SECONDS * 3)
         except Unavailable as error:
             log.warning("delayed runs cannot be read", error=str(error))
+
+    async def fire_crons(self) -> None:
+        """Makes and sends the runs of crons whose date has come."""
+        try:
+            await crons.fire_due(self._db, self._dispatcher)
+        except Unavailable as error:
+            log.warning("crons cannot be fired", error=str(error))

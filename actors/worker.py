@@ -22,6 +22,7 @@ from actors.instance import Instance
 from actors.settings import WorkerSettings
 from actors.signals import Signals
 from actors.slot import Slot
+from actors.webhook_policy import WebhookPolicy
 from persistence.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
@@ -39,8 +40,10 @@ class Worker:
         settings: WorkerSettings,
         database_settings: DatabaseSettings,
         project: Mapping[str, Any],
+        webhooks: WebhookPolicy = WebhookPolicy(),  # noqa: B008  # frozen
     ) -> None:
         """project: ``root``, ``graphs``, ``dependencies`` and ``env``, as ``Project.to_child``."""
+        self._webhooks = webhooks
         self._settings = settings
         self._database_settings = database_settings
         self._project = project
@@ -80,7 +83,9 @@ class Worker:
             log.exception("worker crashed")
 
     async def _live(self, slot: Slot) -> None:
-        instance = Instance(self._settings, self._database_settings, self._project, slot)
+        instance = Instance(
+            self._settings, self._database_settings, self._project, slot, self._webhooks
+        )
         await instance.live(self._stop, self._hurry, self._feel_pulse)
 
     def _asked_to_stop(self) -> None:

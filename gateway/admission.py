@@ -7,18 +7,21 @@ in between.
 import asyncio
 from uuid import UUID
 
+from actors import webhook_policy
+from actors.webhook_policy import WebhookRefused
 from gateway.context import Context
 from gateway.errors import NotFound, Unprocessable
 from gateway.stopping import stop_abandoned
 from gateway.wire.assistants import mirrored
 from gateway.wire.runs import RunCreate
-from persistence import assistants, run_request, runs
+from persistence import assistants, runs
 from persistence.assistants import AssistantRow
 from persistence.errors import AssistantNotFound, ThreadNotFound
-from persistence.run_request import RunRequest, TooDeep
+from persistence.run_request import RunRequest, TooDeep, compose
 from persistence.runs import NewRun, RunRow
 
 _NOT_FOUND = "Thread or assistant not found."
+TOO_DEEP = "JSON in request body is nested too deeply"
 
 
 async def admit(
@@ -30,7 +33,7 @@ async def admit(
     stop_if_abandoned: whether to stop the run again when the client leaves before it is created.
     Raises RequestError.
     """
-    new = compose(body, await find_assistant(context, body.assistant_id), thread_id)
+    new = await prepare(context, body, thread_id)
     creation = context.background.spawn(create(context, new))
     try:
         return await asyncio.shield(creation)
@@ -77,27 +80,37 @@ async def create(context: Context, new: NewRun) -> RunRow:
     return created.run
 
 
-def compose(body: RunCreate, assistant: AssistantRow, thread_id: UUID | None) -> NewRun:
-    """The run that the request asks for, with its assistant's config under its own.
+async def prepare(context: Context, body: RunCreate, thread_id: UUID | None) -> NewRun:
+    """The run that the request asks for, checked, with its assistant's config under its own.
 
-    Raises BadRequest for both ``configurable`` and ``context``, Unprocessable for what is nested
-    too deeply to be stored.
+    Raises RequestError.
     """
+    assistant = await find_assistant(context, body.assistant_id)
+    await check_webhook(context, body.webhook)
     try:
-        return run_request.compose(requested(body), assistant, thread_id)
+        return compose(requested(context, body), assistant, thread_id)
     except TooDeep:
-        raise Unprocessable("JSON in request body is nested too deeply") from None
+        raise Unprocessable(TOO_DEEP) from None
 
 
-def requested(body: RunCreate) -> RunRequest:
+async def check_webhook(context: Context, url: str | None) -> None:
+    """Raises Unprocessable for a URL to which nothing would be sent."""
+    if url is not None:
+        try:
+            await webhook_policy.check(context.webhooks, url)
+        except WebhookRefused as refused:
+            raise Unprocessable(str(refused)) from None
+
+
+def requested(context: Context, body: RunCreate) -> RunRequest:
     """The request without its forms of writing. Raises BadRequest."""
-    config, context = mirrored(body.config, body.context)
+    config, values = mirrored(body.config, body.context)
     checkpoint_id = {"checkpoint_id": str(body.checkpoint_id)} if body.checkpoint_id else {}
     return RunRequest(
         input=body.input,
         command=body.command,
         config=config,
-        context=context,
+        context=values,
         context_provided=bool(body.context),
         metadata=body.metadata,
         place={**body.checkpoint, **checkpoint_id},
@@ -113,5 +126,7 @@ def requested(body: RunCreate) -> RunRequest:
         durability=body.durability or ("exit" if body.checkpoint_during is False else "async"),
         checkpoint_during=body.checkpoint_during is not False,
         webhook=body.webhook,
+        notify=not context.webhooks.disabled,
         feedback_keys=body.feedback_keys,
+        ttl=context.thread_ttl,
     )

@@ -5,10 +5,12 @@ PersistenceError
 ├── NotFound           no such row
 │   ├── ThreadNotFound
 │   ├── RunNotFound
-│   └── AssistantNotFound
+│   ├── AssistantNotFound
+│   └── CronNotFound
 ├── Conflict           the row exists already, or is in a state that forbids the change
 │   └── ThreadBusy     a run of the thread is pending or running
-└── StaleLease         another attempt owns the run now
+├── StaleLease         another attempt owns the run now
+└── IndexRefused       the store cannot have the index that the project wants
 """
 
 
@@ -36,6 +38,10 @@ class AssistantNotFound(NotFound):
     """There is no such assistant."""
 
 
+class CronNotFound(NotFound):
+    """There is no such cron."""
+
+
 class Conflict(PersistenceError):
     """The row exists already, or its present state forbids the change."""
 
@@ -46,3 +52,7 @@ class ThreadBusy(Conflict):
 
 class StaleLease(PersistenceError):
     """The fencing token shown is not the current one: another attempt owns the run."""
+
+
+class IndexRefused(PersistenceError):
+    """The database cannot hold the embeddings that the project wants; the text says why."""

@@ -281,6 +281,8 @@ webhook_deliveries = sa.Table(
     sa.Column("url", sa.Text, nullable=False),
     # What is sent, but for the moment of sending.
     sa.Column("body", JSON, nullable=False),
+    # {"error","message"} of a run that failed.
+    sa.Column("failure", JSONB),
     # How often it was begun to be sent.
     sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
     # When to send it (again); null when it was given up. Whoever sends it moves this on, so that

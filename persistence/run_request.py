@@ -34,6 +34,7 @@ class RunRequest:
     context_provided: whether the client gave a context, and not only ``configurable``.
     place: ``checkpoint_id``, ``checkpoint_ns`` and ``checkpoint_map`` of where to branch off.
     keep_thread: whether the thread of a stateless run stays after it.
+    notify: whether the webhook shall be told.
     ttl: of the thread, if the run makes one.
     """
 
@@ -56,6 +57,7 @@ class RunRequest:
     durability: str = "async"
     checkpoint_during: bool = True
     webhook: str | None = None
+    notify: bool = True
     feedback_keys: list[str] | None = None
     ttl: Ttl | None = None
 
@@ -142,7 +144,7 @@ def compose(request: RunRequest, assistant: AssistantRow, thread_id: UUID | None
         after_seconds=request.after_seconds,
         temporary=is_temporary,
         resumable=request.stream_resumable,
-        webhook=request.webhook,
+        webhook=request.webhook if request.notify else None,
         ttl=None if is_temporary else request.ttl,
     )
 

@@ -35,6 +35,16 @@ def _or_one(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [schema["items"], {"type": schema.pop("type"), "items": schema.pop("items")}]
 
 
+StreamModes = Annotated[
+    list[StreamMode],
+    BeforeValidator(lambda mode: [mode] if isinstance(mode, str) else mode),
+    AfterValidator(lambda modes: modes or ["values"]),
+    Field(json_schema_extra=_or_one),
+]
+Durability = Annotated[Literal["sync", "async", "exit"] | None, NotNull]
+Webhook = Annotated[Key, Field(min_length=1)]
+
+
 _LONGEST_DELAY_SECONDS = 10 * 366 * 24 * 3600
 
 
@@ -96,12 +106,7 @@ class RunCreate(Body):
     metadata: JsonObject = {}
     checkpoint: Checkpoint = {}
     checkpoint_id: Annotated[Uuid | None, NotNull] = None
-    stream_mode: Annotated[
-        list[StreamMode],
-        BeforeValidator(lambda mode: [mode] if isinstance(mode, str) else mode),
-        AfterValidator(lambda modes: modes or ["values"]),
-        Field(json_schema_extra=_or_one),
-    ] = ["values"]
+    stream_mode: StreamModes = ["values"]
     stream_subgraphs: bool = False
     stream_resumable: bool = False
     interrupt_before: Nodes = None
@@ -111,16 +116,10 @@ class RunCreate(Body):
     on_disconnect: Literal["continue", "cancel"] = "continue"
     on_completion: Literal["delete", "keep"] = "delete"
     after_seconds: Annotated[float, Field(le=_LONGEST_DELAY_SECONDS)] = 0
-    durability: Annotated[Literal["sync", "async", "exit"] | None, NotNull] = None
+    durability: Durability = None
     checkpoint_during: Annotated[bool | None, NotNull] = None
-    webhook: Annotated[str | None, NotNull] = None
+    webhook: Annotated[Webhook | None, NotNull] = None
     feedback_keys: Annotated[list[str] | None, NotNull] = None
-
-    @model_validator(mode="after")
-    def _refuse_webhook(self) -> Self:
-        if self.webhook is not None:
-            raise ValueError("webhook: not supported yet")
-        return self
 
 
 RunKey = Literal[

@@ -56,6 +56,7 @@ CREATE TABLE webhook_deliveries (
     run_id uuid CONSTRAINT pk_webhook_deliveries PRIMARY KEY,
     url text NOT NULL,
     body json NOT NULL,
+    failure jsonb,
     attempts integer NOT NULL DEFAULT 0,
     due_at timestamptz DEFAULT clock_timestamp(),
     error text,
