@@ -84,6 +84,7 @@ class Rows:
                 }
             },
             "stream_mode": ["values"],
+            "durability": "sync",  # a step that began is proof that the one before is stored
         }
         new = runs.NewRun(
             run_id=run_id,
