@@ -359,7 +359,7 @@ async def search(
     ]
     statement = ordered(
         _filtered(sa.select(*columns), metadata, graph_id, name, allowed),
-        assistants.c[sort_by],
+        sa.func.lower(assistants.c.name) if sort_by == "name" else assistants.c[sort_by],
         assistants.c.assistant_id,
         ascending=sort_order == "asc",
     )
