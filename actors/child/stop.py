@@ -8,8 +8,9 @@ Three kinds of code have to be reached, and for each there is one way:
     yields: the loop is stuck  of the code it interrupts, and raises if that is the run's
 
 The second and third are needed only for code that did not stop when it was asked; they are
-repeated, with pauses in which ``finally`` blocks can do their work. C code that keeps the GIL, or
-waits in a thread, cannot be reached from inside: for that the worker ends the process.
+repeated, with pauses in which ``finally`` blocks can do their work. C code that keeps the GIL or
+waits in a thread, and code that swallows everything, cannot be stopped from inside: for that the
+worker ends the process.
 """
 
 import asyncio
@@ -66,6 +67,7 @@ class Work:
         self.stop_requested = False
         self.stopped = False
         self.ended = False
+        self.cancelled_at = 0.0
         self.task: asyncio.Task[Any] | None = None
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.threads_left = asyncio.Event()
@@ -82,15 +84,19 @@ class Work:
         """Asks the run's task to end, once: to repeat it would break off its orderly end."""
         if self.task is not None and not self.task.done() and not self.task.cancelling():
             self.stopped = True
+            self.cancelled_at = monotonic()
             self.task.cancel()
 
     def rouse(self) -> bool:
         """Raises in coroutines of the run that were cancelled and wait again nevertheless.
 
+        Those just cancelled are left alone: they may wait for something in order to end well.
         Looks only at tasks that were cancelled: a library's task that serves many runs may have
         been started by this one. The run's own task is hit last, since it waits for the others.
-        Returns whether every such coroutine waits, so that it could be reached.
+        Returns False when one is about to run, and could not be reached for that.
         """
+        if monotonic() - self.cancelled_at < REPEAT_SECONDS:
+            return True
         deaf = [task for task in self.tasks if task.cancelling() and not task.done()]
         inner = [task for task in deaf if task is not self.task] or deaf
         reached = [_raise_in(task) for task in inner]
@@ -224,25 +230,25 @@ class Ladder:
             self._threads.interrupt(work)
         if now < pressure.loop_due:
             return
-        if pressure.asked_at is None:
-            pressure.asked_at = now
+        asked_at = pressure.asked_at
+        if asked_at is None:
+            asked_at = pressure.asked_at = now
             self._loop.call_soon_threadsafe(self._answer, work, pressure)
-        if pressure.is_running or now - pressure.asked_at >= TICK_SECONDS:
+        if now - asked_at >= TICK_SECONDS:
             self._targets.add(work)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _answer(self, work: Work, pressure: "_Pressure") -> None:
         """On the loop: proves that it turns, and raises in the run's waiting coroutines."""
-        pressure.asked_at = None
-        pressure.is_running = not work.rouse()
-        if not pressure.is_running:
+        self._targets.discard(work)
+        if work.rouse():
             pressure.rest()
-            self._targets.discard(work)
+        pressure.asked_at = None
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         """Runs between two bytecodes of the main thread, in the context of what it interrupts."""
         work = current_work.get()
-        if work is not None and work in self._targets:
+        if work is not None and work in self._targets and _may_raise_in(frame):
             self._targets.discard(work)
             if pressure := self._stubborn.get(work):
                 pressure.rest()
@@ -250,18 +256,34 @@ class Ladder:
             raise Stopped
 
 
-class _Pressure:
-    """When a stubborn run is hit again (monotonic times), and what is known of its coroutines.
+_SHARED = frozenset({"asyncio", "actors"})
+_BETWEEN = frozenset({"psycopg", "psycopg_pool", "redis", "_weakrefset", "weakref", "heapq"})
 
-    asked_at: since when the loop owes an answer; None when it owes none.
-    is_running: a coroutine of the run was always just about to run when the loop looked.
+
+def _may_raise_in(frame: FrameType | None) -> bool:
+    """Whether this code is the run's own, and not what serves all runs on behalf of this one.
+
+    An exception in the middle of ``loop.call_soon`` would lose a task's next step, and one in our
+    saver or pool what they keep for others. The signal comes again, and catches the run elsewhere.
     """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
+        if package in _SHARED:
+            return False
+        if package not in _BETWEEN and not module.startswith("langgraph.checkpoint"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Pressure:
+    """When a stubborn run is hit again, and since when the loop owes an answer (monotonic)."""
 
     def __init__(self) -> None:
         self.threads_due = 0.0
         self.loop_due = 0.0
         self.asked_at: float | None = None
-        self.is_running = False
 
     def rest(self) -> None:
         """The code was hit; it gets time for its ``finally`` blocks."""

@@ -154,15 +154,6 @@ async def _swallows_always(state: State, config: RunnableConfig) -> State:
             _mark(path, "swallowed")
 
 
-async def _swallows_and_yields(state: State, config: RunnableConfig) -> State:
-    path = _at(config)
-    while True:
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            _mark(path, "swallowed")
-
-
 def _swallows_in_thread(state: State, config: RunnableConfig) -> State:
     path = _at(config)
     try:
@@ -203,7 +194,6 @@ spins_on_loop = _graph(_spins_on_loop)
 sleeps_on_loop = _graph(_sleeps_on_loop)
 swallows_once = _graph(_swallows_once)
 swallows_always = _graph(_swallows_always)
-swallows_and_yields = _graph(_swallows_and_yields)
 swallows_in_thread = _graph(_swallows_in_thread)
 sleeps_in_thread = _graph(_sleeps_in_thread)
 exits_in_thread = _graph(_exits_in_thread)
