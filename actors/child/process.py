@@ -230,6 +230,7 @@ def _result(code: "asyncio.Task[runner.Result]") -> runner.Result:
     except (asyncio.CancelledError, Stopped):
         return runner.Result("cancelled")
     except BaseException as error:  # noqa: BLE001  # whatever a factory raises is its run's end
+        _log.warning("run failed outside its graph", exc_info=error)
         shown = masked(as_failure(error))
         return runner.Result("failed", error=shown["error"], message=shown["message"])
 
