@@ -29,7 +29,7 @@ async def create_and_stream(
 ) -> web.StreamResponse:
     """Creates a run and streams all its events."""
     cancels = body.on_disconnect == "cancel"
-    run = await admit(call.context, body, thread_id, stop_if_abandoned=cancels)
+    run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
     return await _stream(call, run, after=START, cancel_on_disconnect=cancels)
 
 
@@ -38,7 +38,7 @@ async def create_and_wait(
 ) -> web.StreamResponse:
     """Creates a run and answers with its result."""
     cancels = body.on_disconnect == "cancel"
-    run = await admit(call.context, body, thread_id, stop_if_abandoned=cancels)
+    run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
     return await _wait(call, run, cancel_on_disconnect=cancels)
 
 

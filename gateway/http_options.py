@@ -31,7 +31,7 @@ class CorsOptions(BaseModel):
 
 
 class HeaderPatterns(BaseModel):
-    """Which headers a run is told of: names, with ``*`` for any letters. Excluded ones never are."""
+    """Which headers a run is told of: names, with ``*`` for any letters; none without a section."""
 
     model_config = _OPTIONS
 

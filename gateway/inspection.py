@@ -6,15 +6,24 @@ from uuid import UUID
 import orjson
 import structlog
 
-from gateway.context import Context
+from gateway.auth.user import stamps
+from gateway.routing import Call
 from persistence import threads
 from persistence.threads import ThreadRow
 
 log = structlog.get_logger()
 
 
-async def ask(context: Context, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
-    """Status and JSON body of the inspector's answer. Raises InspectorUnavailable."""
+async def ask(call: Call, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
+    """Status and JSON body of the inspector's answer. Raises InspectorUnavailable.
+
+    A factory makes the graph for the caller, as it does for a run of the caller's.
+    """
+    if call.user is not None:
+        config: dict[str, Any] = args.get("config") or {}
+        configurable = {**(config.get("configurable") or {}), **stamps(call.user)}
+        args = {**args, "config": {**config, "configurable": configurable}}
+    context = call.context
     return await context.dispatcher.inspect(op, args, context.settings.inspect_timeout_seconds)
 
 
@@ -24,16 +33,16 @@ def graph_id_of(thread: ThreadRow) -> str | None:
     return graph_id if isinstance(graph_id, str) else None
 
 
-async def remember_state(context: Context, thread_id: UUID, graph_id: str) -> None:
+async def remember_state(call: Call, thread_id: UUID, graph_id: str) -> None:
     """Lets the thread's row show the state that it has now, after an update by no run."""
     args = {"thread_id": str(thread_id), "graph_id": graph_id}
-    status, body = await ask(context, "values", args)
+    status, body = await ask(call, "values", args)
     if status != 200:
         log.warning("state updated, but not readable", thread_id=str(thread_id), status=status)
         return
     state = orjson.loads(body)
     await threads.record_state(
-        context.database,
+        call.context.database,
         thread_id,
         values=orjson.dumps(state.get("values")),
         interrupts=orjson.dumps(state.get("interrupts") or {}),

@@ -8,6 +8,7 @@ from persistence import runs
 from persistence.errors import RunNotFound
 from persistence.lifecycle import CancelAction
 from persistence.runs import CancelRequested
+from persistence.visibility import Filter
 
 _LEFT = "the client disconnected, and the run was to be cancelled then"
 
@@ -18,19 +19,27 @@ async def stop(
     run_id: UUID,
     action: CancelAction,
     reason: str | None = None,
+    *,
+    allowed: Filter | None = None,
 ) -> CancelRequested:
     """Stops a run, or ends it at once when it has not started. Raises RunNotFound.
 
+    allowed: which threads the caller may see.
     A running one has not stopped yet when this returns: wait for its end.
     """
-    requested = await runs.request_cancel(context.database, thread_id, run_id, action, reason)
+    requested = await runs.request_cancel(
+        context.database, thread_id, run_id, action, reason, allowed=allowed
+    )
     await tell(context, run_id, requested)
     return requested
 
 
-async def delete(context: Context, thread_id: UUID, run_id: UUID) -> None:
+async def delete(
+    context: Context, thread_id: UUID, run_id: UUID, *, allowed: Filter | None = None
+) -> None:
     """Removes a run and its checkpoints; a running one as soon as it has stopped."""
-    await tell(context, run_id, await runs.delete(context.database, thread_id, run_id))
+    requested = await runs.delete(context.database, thread_id, run_id, allowed=allowed)
+    await tell(context, run_id, requested)
 
 
 async def stop_abandoned(context: Context, thread_id: UUID, run_id: UUID) -> None:

@@ -19,12 +19,13 @@ import sqlalchemy as sa
 from persistence import assistants, runs, schedule
 from persistence.engine import Database, JsonText, Row
 from persistence.errors import AssistantNotFound, CronNotFound, ThreadBusy, ThreadNotFound
-from persistence.models import crons
+from persistence.models import crons, threads
 from persistence.run_request import RunRequest, compose
 from persistence.runs import Created
 from persistence.schedule import BadSchedule
 from persistence.search import matches, ordered
 from persistence.text import dumps
+from persistence.visibility import Filter, clause, visible
 
 SortBy = Literal[
     "cron_id",
@@ -98,11 +99,11 @@ class CronContent:
 
 
 _INSERT = f"""
-INSERT INTO crons (cron_id, assistant_id, thread_id, schedule, timezone, end_time, ends_at, payload,
-    request, metadata, on_run_completed, enabled, next_run_date)
-VALUES (%(cron_id)s, %(assistant_id)s, %(thread_id)s, %(schedule)s, %(timezone)s, %(end_time)s,
-    %(ends_at)s, %(payload)s::json, %(request)s::json, %(metadata)s::jsonb, %(on_run_completed)s,
-    %(enabled)s, %(next_run_date)s)
+INSERT INTO crons (cron_id, assistant_id, thread_id, user_id, schedule, timezone, end_time, ends_at,
+    payload, request, metadata, on_run_completed, enabled, next_run_date)
+VALUES (%(cron_id)s, %(assistant_id)s, %(thread_id)s, %(user_id)s, %(schedule)s, %(timezone)s,
+    %(end_time)s, %(ends_at)s, %(payload)s::json, %(request)s::json, %(metadata)s::jsonb,
+    %(on_run_completed)s, %(enabled)s, %(next_run_date)s)
 RETURNING {_CRON_ROW}
 """
 
@@ -113,14 +114,30 @@ _MISSING: Mapping[str | None, type[Exception]] = {
 
 
 async def create(
-    db: Database, cron_id: UUID, assistant_id: UUID, thread_id: UUID | None, content: CronContent
+    db: Database,
+    cron_id: UUID,
+    assistant_id: UUID,
+    thread_id: UUID | None,
+    content: CronContent,
+    *,
+    allowed_threads: Filter | None = None,
 ) -> CronRow:
     """Makes a cron; it is first due at the first date from now on.
 
+    allowed_threads: which threads the caller may see; on another it is not made.
     Raises ThreadNotFound, AssistantNotFound, BadSchedule (no date at all), TooDeep.
     """
-    ids = {"cron_id": cron_id, "assistant_id": assistant_id, "thread_id": thread_id}
+    ids = {
+        "cron_id": cron_id,
+        "assistant_id": assistant_id,
+        "thread_id": thread_id,
+        "user_id": content.request.caller["user_id"],
+    }
     async with db.transaction() as connection:
+        if thread_id is not None and not await runs.lock_thread(
+            connection, thread_id, allowed_threads
+        ):
+            raise ThreadNotFound(thread_id)
         now = await _now(connection)
         try:
             cursor = await connection.execute(_INSERT, ids | _columns(content, now))
@@ -134,7 +151,9 @@ async def create(
         return _cron_row(row)
 
 
-_LOCK = f"SELECT {_CRON_ROW} FROM crons WHERE cron_id = %(cron_id)s FOR UPDATE"
+_LOCK = f"""
+SELECT {_CRON_ROW}, request::text FROM crons WHERE cron_id = %(cron_id)s AND {{visible}} FOR UPDATE
+"""
 
 _UPDATE = f"""
 UPDATE crons SET schedule = %(schedule)s, timezone = %(timezone)s, end_time = %(end_time)s,
@@ -146,18 +165,31 @@ RETURNING {_CRON_ROW}
 """
 
 
-async def update(db: Database, cron_id: UUID, change: Callable[[CronRow], CronContent]) -> CronRow:
+async def update(
+    db: Database,
+    cron_id: UUID,
+    change: Callable[[CronRow], CronContent],
+    *,
+    allowed: Filter | None = None,
+) -> CronRow:
     """Changes a cron as ``change`` says, which is given it as it is now.
 
-    Its next date is reckoned anew. Raises CronNotFound, BadSchedule, TooDeep, and what ``change``
-    raises.
+    It stays its maker's: runs are theirs, whoever changes it. Its next date is reckoned anew.
+    allowed: which crons the caller may see. Raises CronNotFound, BadSchedule, TooDeep, and what
+    ``change`` raises.
     """
     async with db.transaction() as connection:
-        cursor = await connection.execute(_LOCK, {"cron_id": cron_id})
+        condition, params = clause("metadata", allowed)
+        cursor = await connection.execute(
+            _LOCK.format(visible=condition), {"cron_id": cron_id, **params}
+        )
         row = await cursor.fetchone()
         if row is None:
             raise CronNotFound(cron_id)
-        columns = _columns(change(_cron_row(row)), await _now(connection))
+        maker = RunRequest.from_json(row.pop("request").encode()).caller
+        content = change(_cron_row(row))
+        content = replace(content, request=replace(content.request, caller=maker))
+        columns = _columns(content, await _now(connection))
         cursor = await connection.execute(_UPDATE, columns | {"cron_id": cron_id})
         row = await cursor.fetchone()
         if row is None:
@@ -191,18 +223,24 @@ async def _now(connection: runs.Connection) -> datetime:
     return now
 
 
-async def delete(db: Database, cron_id: UUID) -> None:
+async def delete(db: Database, cron_id: UUID, *, allowed: Filter | None = None) -> None:
     """Deletes a cron; its runs stay. Raises CronNotFound."""
-    if not await db.execute("DELETE FROM crons WHERE cron_id = %s", [cron_id]):
+    condition, params = clause("metadata", allowed)
+    statement = f"DELETE FROM crons WHERE cron_id = %(cron_id)s AND {condition}"
+    if not await db.execute(statement, {"cron_id": cron_id, **params}):
         raise CronNotFound(cron_id)
 
 
 # --- read ---------------------------------------------------------------------------------------
 
 
-async def get(db: Database, cron_id: UUID) -> CronRow:
+async def get(db: Database, cron_id: UUID, *, allowed: Filter | None = None) -> CronRow:
     """Returns a cron. Raises CronNotFound."""
-    row = await db.fetch_one(f"SELECT {_CRON_ROW} FROM crons WHERE cron_id = %s", [cron_id])
+    condition, params = clause("metadata", allowed)
+    row = await db.fetch_one(
+        f"SELECT {_CRON_ROW} FROM crons WHERE cron_id = %(cron_id)s AND {condition}",
+        {"cron_id": cron_id, **params},
+    )
     if row is None:
         raise CronNotFound(cron_id)
     return _cron_row(row)
@@ -214,7 +252,16 @@ def _filtered(
     thread_id: UUID | None,
     enabled: bool | None,
     metadata: Mapping[str, Any] | None,
+    allowed: Filter | None,
+    allowed_threads: Filter | None,
 ) -> sa.Select[Any]:
+    if allowed:
+        statement = statement.where(visible(crons.c.metadata, allowed))
+    if allowed_threads:
+        on_visible = sa.exists().where(
+            threads.c.thread_id == crons.c.thread_id, visible(threads.c.metadata, allowed_threads)
+        )
+        statement = statement.where(sa.or_(crons.c.thread_id.is_(None), on_visible))
     if assistant_id is not None:
         statement = statement.where(crons.c.assistant_id == assistant_id)
     if thread_id is not None:
@@ -237,15 +284,20 @@ async def search(
     offset: int = 0,
     sort_by: SortBy = "created_at",
     sort_order: Literal["asc", "desc"] = "desc",
+    allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
 ) -> list[CronRow]:
     """Returns crons, by default the newest first; ties go by id, so pages never overlap.
 
+    allowed, allowed_threads: which crons the caller may see, and on which threads.
     What has no next date or end sorts as if it were later than all others.
     """
     by: sa.ColumnElement[Any] = crons.c["ends_at" if sort_by == "end_time" else sort_by]
     if sort_by in ("end_time", "next_run_date"):
         by = sa.func.coalesce(by, sa.text("'infinity'::timestamptz"))
-    statement = _filtered(sa.select(*_COLUMNS), assistant_id, thread_id, enabled, metadata)
+    statement = _filtered(
+        sa.select(*_COLUMNS), assistant_id, thread_id, enabled, metadata, allowed, allowed_threads
+    )
     statement = ordered(statement, by, crons.c.cron_id, ascending=sort_order == "asc")
     return [_cron_row(row) for row in await db.fetch_all(statement.limit(limit).offset(offset))]
 
@@ -257,10 +309,14 @@ async def count(
     thread_id: UUID | None = None,
     enabled: bool | None = None,
     metadata: Mapping[str, Any] | None = None,
+    allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
 ) -> int:
     """Returns how many crons ``search`` would find."""
     statement = sa.select(sa.func.count().label("n")).select_from(crons)
-    row = await db.fetch_one(_filtered(statement, assistant_id, thread_id, enabled, metadata))
+    row = await db.fetch_one(
+        _filtered(statement, assistant_id, thread_id, enabled, metadata, allowed, allowed_threads)
+    )
     return 0 if row is None else int(row["n"])
 
 

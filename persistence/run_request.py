@@ -6,6 +6,7 @@ through ``compose``, so a cron's run is what a client's run would be.
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
@@ -15,11 +16,20 @@ import orjson
 from persistence.assistants import AssistantRow
 from persistence.ids import uuid7
 from persistence.lifecycle import MultitaskStrategy
-from persistence.runs import NewRun
+from persistence.runs import Answers, NewRun
 from persistence.ttl import Ttl, TtlStrategy
 
 _STAMPED_BY_LANGGRAPH = "__pregel_"
 """Keys in ``configurable`` with this prefix steer LangGraph from inside; no client may set them."""
+
+
+NOBODY: Mapping[str, Any] = {
+    "langgraph_auth_user": None,
+    "langgraph_auth_user_id": "",
+    "langgraph_auth_permissions": [],
+    "user_id": "",
+}
+"""What ``configurable`` says of the caller where nobody is asked who it is."""
 
 
 class TooDeep(ValueError):
@@ -36,6 +46,7 @@ class RunRequest:
     keep_thread: whether the thread of a stateless run stays after it.
     notify: whether the webhook shall be told.
     ttl: of the thread, if the run makes one.
+    caller: what ``configurable`` says of who asks; stronger than what the client sent.
     """
 
     input: Any = None
@@ -60,6 +71,7 @@ class RunRequest:
     notify: bool = True
     feedback_keys: list[str] | None = None
     ttl: Ttl | None = None
+    caller: dict[str, Any] = field(default_factory=lambda: dict(NOBODY))
 
     def to_json(self) -> bytes:
         """The request as a cron keeps it. Raises TooDeep."""
@@ -74,13 +86,19 @@ class RunRequest:
         return cls(**kept)
 
 
-def compose(request: RunRequest, assistant: AssistantRow, thread_id: UUID | None) -> NewRun:
+def compose(
+    request: RunRequest,
+    assistant: AssistantRow,
+    thread_id: UUID | None,
+    *,
+    run_id: UUID | None = None,
+) -> NewRun:
     """The run that the request asks for, with its assistant's config under its own.
 
-    thread_id: None for a stateless run, which gets a thread of its own. Pure, but for ids and the
-    time. Raises TooDeep.
+    thread_id: None for a stateless run, which gets a thread of its own. run_id: None for a new one.
+    Pure, but for ids and the time. Raises TooDeep.
     """
-    run_id, run_thread_id = uuid7(), thread_id or uuid7()
+    run_id, run_thread_id = run_id or uuid7(), thread_id or uuid7()
     is_temporary = thread_id is None and not request.keep_thread
     given = request.config
     base, base_context = orjson.loads(assistant.config), orjson.loads(assistant.context)
@@ -93,9 +111,7 @@ def compose(request: RunRequest, assistant: AssistantRow, thread_id: UUID | None
             **_own(given.get("configurable", {})),
             **request.place,
             **({"__context_provided__": True} if request.context_provided else {}),
-            "langgraph_auth_user": None,
-            "langgraph_auth_user_id": "",
-            "langgraph_auth_permissions": [],
+            **request.caller,
             "langgraph_request_id": str(uuid.uuid4()),
             "__request_start_time_ms__": time.time_ns() // 1_000_000,
             "__after_seconds__": request.after_seconds,
@@ -103,7 +119,6 @@ def compose(request: RunRequest, assistant: AssistantRow, thread_id: UUID | None
             "thread_id": str(run_thread_id),
             "graph_id": assistant.graph_id,
             "assistant_id": str(assistant.assistant_id),
-            "user_id": "",
         },
         "metadata": {
             **base_metadata,
@@ -144,9 +159,25 @@ def compose(request: RunRequest, assistant: AssistantRow, thread_id: UUID | None
         after_seconds=request.after_seconds,
         temporary=is_temporary,
         resumable=request.stream_resumable,
+        answers=_answers(request),
         webhook=request.webhook if request.notify else None,
         ttl=None if is_temporary else request.ttl,
     )
+
+
+def _answers(request: RunRequest) -> Answers | None:
+    """What the run answers, where that can be judged: not with a state of its own making.
+
+    An answer may go along with an update or a jump, and be given at an earlier checkpoint.
+    """
+    command = request.command or {}
+    resume = command.get("resume")
+    is_more = command.get("update") or command.get("goto") or request.place
+    configurable = request.config.get("configurable") or {}
+    if resume is None or is_more or configurable.get("checkpoint_id"):
+        return None
+    ids = resume if isinstance(resume, dict) and all(len(key) == 32 for key in resume) else ()
+    return Answers(frozenset(ids))
 
 
 def _own(configurable: dict[str, Any]) -> dict[str, Any]:
@@ -159,8 +190,7 @@ def _own(configurable: dict[str, Any]) -> dict[str, Any]:
 
 def _remembered(config: dict[str, Any]) -> dict[str, Any]:
     """What the thread shows of a run's config: not ``configurable``, which may hold secrets."""
-    shown = {key: value for key, value in config.items() if key != "metadata"}
-    return {**shown, "configurable": {}}
+    return {**config, "configurable": {}}
 
 
 def _encoded(content: Any) -> bytes:

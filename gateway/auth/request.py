@@ -39,7 +39,10 @@ class Headers(dict[bytes, bytes]):
 
     def get(self, name: Any, default: Any = None) -> Any:
         """The header's value, or ``default``."""
-        return self[name] if name in self else default
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 class Query(dict[str, str]):

@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 from langgraph_sdk.auth.types import StudioUser
 
+from persistence.run_request import NOBODY
+
 STUDIO = StudioUser("langgraph-studio-user", is_authenticated=True)
 """Somebody who looks at the server with LangGraph Studio."""
 
@@ -94,12 +96,7 @@ AnyUser = User | StudioUser
 def stamps(user: AnyUser | None) -> dict[str, Any]:
     """What ``configurable`` says of the caller; keys that no client may set itself."""
     if user is None:
-        return {
-            "langgraph_auth_user": None,
-            "langgraph_auth_user_id": "",
-            "langgraph_auth_permissions": [],
-            "user_id": "",
-        }
+        return dict(NOBODY)
     shown = user.to_json() if isinstance(user, User) else {**_fields(user), "kind": "StudioUser"}
     return {
         "langgraph_auth_user": shown,

@@ -1,6 +1,5 @@
 """Assistants: create, find, read, change, delete, and what their graphs look like."""
 
-import uuid
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +40,7 @@ routes = Routes()
 
 @routes.post(
     "/assistants",
+    on="assistants.create",
     responses={
         200: Assistant,
         400: "Both configurable and context",
@@ -54,7 +54,7 @@ async def create(call: Call, body: AssistantCreate) -> web.Response:
     config, context = mirrored(body.config or {}, body.context or {})
     assistant = await assistants.create(
         call.context.database,
-        body.assistant_id or uuid.uuid4(),
+        body.assistant_id,
         body.graph_id,
         name="Untitled" if body.name is None else body.name,
         description=body.description,
@@ -62,12 +62,15 @@ async def create(call: Call, body: AssistantCreate) -> web.Response:
         context=context,
         metadata=body.metadata,
         if_exists=body.if_exists,
+        allowed=call.allowed,
     )
     return answer(show_assistant(assistant))
 
 
 @routes.post(
-    "/assistants/search", responses={200: page_of(SelectedAssistant), 404: "No such graph"}
+    "/assistants/search",
+    on="assistants.search",
+    responses={200: page_of(SelectedAssistant), 404: "No such graph"},
 )
 async def search(call: Call, body: AssistantSearch) -> web.Response:
     """Finds assistants, by default the newest first."""
@@ -81,23 +84,34 @@ async def search(call: Call, body: AssistantSearch) -> web.Response:
         offset=body.offset,
         sort_by=body.sort_by or "created_at",
         sort_order=(body.sort_order or "desc") if body.sort_by else "desc",
+        allowed=call.allowed,
     )
     shown = [selected(show_assistant(row), body.select) for row in rows]
     return page(shown, body.limit, body.offset)
 
 
-@routes.post("/assistants/count", responses={200: int, 404: "No such graph"})
+@routes.post(
+    "/assistants/count", on="assistants.search", responses={200: int, 404: "No such graph"}
+)
 async def count(call: Call, body: AssistantCount) -> web.Response:
     """Counts assistants."""
     _check_graph(call, body.graph_id)
     return answer(
         await assistants.count(
-            call.context.database, metadata=body.metadata, graph_id=body.graph_id, name=body.name
+            call.context.database,
+            metadata=body.metadata,
+            graph_id=body.graph_id,
+            name=body.name,
+            allowed=call.allowed,
         )
     )
 
 
-@routes.get("/assistants/{assistant_id}", responses={200: Assistant, 404: "No such assistant"})
+@routes.get(
+    "/assistants/{assistant_id}",
+    on="assistants.read",
+    responses={200: Assistant, 404: "No such assistant"},
+)
 async def get(call: Call, assistant_id: UUID) -> web.Response:
     """Shows an assistant."""
     return answer(show_assistant(await _get(call, assistant_id)))
@@ -105,6 +119,7 @@ async def get(call: Call, assistant_id: UUID) -> web.Response:
 
 @routes.patch(
     "/assistants/{assistant_id}",
+    on="assistants.update",
     responses={
         200: Assistant,
         400: "Both configurable and context",
@@ -114,7 +129,7 @@ async def get(call: Call, assistant_id: UUID) -> web.Response:
 async def patch(call: Call, assistant_id: UUID, body: AssistantPatch) -> web.Response:
     """Makes a new version of an assistant."""
     _check_graph(call, body.graph_id)
-    config, context = body.config, body.context
+    config, context = body.config or None, body.context
     if context or (config or {}).get("configurable"):
         config, context = mirrored(config or {}, context or {})
     assistant = await assistants.patch(
@@ -126,16 +141,28 @@ async def patch(call: Call, assistant_id: UUID, body: AssistantPatch) -> web.Res
         config=config,
         context=context,
         metadata=body.metadata,
+        allowed=call.allowed,
     )
     return answer(show_assistant(assistant))
 
 
-@routes.delete("/assistants/{assistant_id}", responses={204: "Deleted", 404: "No such assistant"})
+@routes.delete(
+    "/assistants/{assistant_id}",
+    on="assistants.delete",
+    responses={204: "Deleted", 404: "No such assistant"},
+)
 async def delete(call: Call, assistant_id: UUID, query: Deletion) -> web.Response:
     """Deletes an assistant, and its threads when asked to."""
+    threads = None
+    if query.delete_threads:
+        threads = await call.authorize("threads.delete", {"assistant_id": assistant_id})
     try:
         deleted = await assistants.delete(
-            call.context.database, assistant_id, delete_threads=query.delete_threads
+            call.context.database,
+            assistant_id,
+            delete_threads=query.delete_threads,
+            allowed=call.allowed,
+            allowed_threads=threads.allowed if threads else None,
         )
     except AssistantNotFound:
         raise NotFound(f"Assistant with ID {assistant_id} not found") from None
@@ -146,6 +173,7 @@ async def delete(call: Call, assistant_id: UUID, query: Deletion) -> web.Respons
 
 @routes.post(
     "/assistants/{assistant_id}/versions",
+    on="assistants.read",
     responses={200: list[AssistantVersion], 404: "No such assistant"},
 )
 async def list_versions(call: Call, assistant_id: UUID, body: VersionSearch) -> web.Response:
@@ -156,22 +184,27 @@ async def list_versions(call: Call, assistant_id: UUID, body: VersionSearch) -> 
         metadata=body.metadata,
         limit=body.limit,
         offset=body.offset,
+        allowed=call.allowed,
     )
     return answer([show_version(row) for row in rows])
 
 
 @routes.post(
     "/assistants/{assistant_id}/latest",
+    on="assistants.update",
     responses={200: Assistant, 404: "No such assistant or version"},
 )
 async def set_latest(call: Call, assistant_id: UUID, body: VersionChoice) -> web.Response:
     """Makes an assistant what it was at a version."""
-    row = await assistants.set_version(call.context.database, assistant_id, body.version)
+    row = await assistants.set_version(
+        call.context.database, assistant_id, body.version, allowed=call.allowed
+    )
     return answer(show_assistant(row))
 
 
 @routes.get(
     "/assistants/{assistant}/graph",
+    on="assistants.read",
     responses={200: Graph, 404: "No such assistant, or its graph cannot be loaded"},
 )
 async def draw(call: Call, assistant: str, query: Drawing) -> web.Response:
@@ -188,6 +221,7 @@ async def draw(call: Call, assistant: str, query: Drawing) -> web.Response:
 
 @routes.get(
     "/assistants/{assistant_id}/schemas",
+    on="assistants.read",
     responses={200: Schemas, 404: "No such assistant, or its graph cannot be loaded"},
 )
 async def schemas(call: Call, assistant_id: UUID) -> web.Response:
@@ -197,6 +231,7 @@ async def schemas(call: Call, assistant_id: UUID) -> web.Response:
 
 @routes.get(
     "/assistants/{assistant_id}/subgraphs",
+    on="assistants.read",
     responses={
         200: dict[str, SubgraphSchemas],
         404: "No such assistant, or its graph cannot be loaded",
@@ -210,6 +245,7 @@ async def subgraphs(call: Call, assistant_id: UUID, query: Subgraphs) -> web.Res
 
 @routes.get(
     "/assistants/{assistant_id}/subgraphs/{namespace}",
+    on="assistants.read",
     responses={
         200: dict[str, SubgraphSchemas],
         404: "No such assistant, or its graph cannot be loaded",
@@ -225,7 +261,7 @@ async def subgraphs_below(
 
 async def _get(call: Call, assistant_id: UUID) -> AssistantRow:
     try:
-        return await assistants.get(call.context.database, assistant_id)
+        return await assistants.get(call.context.database, assistant_id, allowed=call.allowed)
     except AssistantNotFound:
         raise NotFound("Not Found") from None
 
@@ -233,7 +269,7 @@ async def _get(call: Call, assistant_id: UUID) -> AssistantRow:
 async def _ask(call: Call, op: str, row: AssistantRow, args: dict[str, Any]) -> web.Response:
     """Asks the inspector about the graph; a factory builds it with the assistant's config."""
     status, body = await ask(
-        call.context,
+        call,
         op,
         {"graph_id": row.graph_id, "config": orjson.loads(row.config), **args},
     )

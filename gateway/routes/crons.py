@@ -1,5 +1,6 @@
 """Crons: requests that are run again and again, on a thread or each time on a new one."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,7 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 from gateway.admission import TOO_DEEP, check_webhook, find_assistant, requested
-from gateway.context import Context
+from gateway.auth.grant import Grant, Value
 from gateway.errors import BadRequest, NotFound, Unprocessable
 from gateway.responses import page_of
 from gateway.routing import Call, Routes
@@ -38,19 +39,38 @@ _CREATE: TypeAdapter[CronCreate] = TypeAdapter(CronCreate)
 _REFUSED = {400: "Both configurable and context", 404: "No such assistant or thread"}
 
 
-@routes.post("/runs/crons", responses={200: Cron} | _REFUSED)
+def _asked(call: Call, arguments: Mapping[str, Any]) -> Value:
+    """What authorization is asked about when a cron is made or changed (``ValueOf``)."""
+    body = arguments["body"]
+    return {
+        "cron_id": arguments.get("cron_id") or uuid7(),
+        "thread_id": arguments.get("thread_id"),
+        "user_id": call.user.identity if call.user else None,
+        "schedule": body.get("schedule"),
+        "end_time": body.get("end_time"),
+        "payload": dict(body),
+        "metadata": dict(body.get("metadata", {})),
+    }
+
+
+@routes.post("/runs/crons", on="crons.create", value=_asked, responses={200: Cron} | _REFUSED)
 async def create_stateless(call: Call, body: NewCron) -> web.Response:
     """Creates a cron each of whose firings makes a thread."""
     return await _create(call, body, None)
 
 
-@routes.post("/threads/{thread_id}/runs/crons", responses={200: Cron} | _REFUSED)
+@routes.post(
+    "/threads/{thread_id}/runs/crons",
+    on="crons.create",
+    value=_asked,
+    responses={200: Cron} | _REFUSED,
+)
 async def create(call: Call, thread_id: UUID, body: NewCron) -> web.Response:
     """Creates a cron that runs on a thread."""
     return await _create(call, body, thread_id)
 
 
-@routes.post("/runs/crons/search", responses={200: page_of(SelectedCron)})
+@routes.post("/runs/crons/search", on="crons.search", responses={200: page_of(SelectedCron)})
 async def search(call: Call, body: CronSearch) -> web.Response:
     """Finds crons, by default the newest first."""
     rows = await crons.search(
@@ -63,11 +83,13 @@ async def search(call: Call, body: CronSearch) -> web.Response:
         offset=body.offset,
         sort_by=body.sort_by or "created_at",
         sort_order=(body.sort_order or "desc") if body.sort_by else "desc",
+        allowed=call.allowed,
+        allowed_threads=(await call.authorize("threads.search", {})).allowed,
     )
     return page([selected(show_cron(row), body.select) for row in rows], body.limit, body.offset)
 
 
-@routes.post("/runs/crons/count", responses={200: int})
+@routes.post("/runs/crons/count", on="crons.search", responses={200: int})
 async def count(call: Call, body: CronCount) -> web.Response:
     """Counts crons."""
     return answer(
@@ -77,21 +99,26 @@ async def count(call: Call, body: CronCount) -> web.Response:
             thread_id=body.thread_id,
             enabled=body.enabled,
             metadata=body.metadata,
+            allowed=call.allowed,
+            allowed_threads=(await call.authorize("threads.search", {})).allowed,
         )
     )
 
 
-@routes.get("/runs/crons/{cron_id}", responses={200: Cron, 404: "No such cron"})
+@routes.get("/runs/crons/{cron_id}", on="crons.read", responses={200: Cron, 404: "No such cron"})
 async def get(call: Call, cron_id: UUID) -> web.Response:
     """Shows a cron."""
     try:
-        return answer(show_cron(await crons.get(call.context.database, cron_id)))
+        row = await crons.get(call.context.database, cron_id, allowed=call.allowed)
     except CronNotFound:
         raise NotFound("Not Found") from None
+    return answer(show_cron(row))
 
 
 @routes.patch(
     "/runs/crons/{cron_id}",
+    on="crons.update",
+    value=_asked,
     responses={200: Cron, 400: "Nothing to change, or no sense in it", 404: "No such cron"},
 )
 async def patch(call: Call, cron_id: UUID, body: CronChange) -> web.Response:
@@ -104,12 +131,16 @@ async def patch(call: Call, cron_id: UUID, body: CronChange) -> web.Response:
         # The assistant stays; the cron's own id in the config is ours and comes again.
         payload = _without_stamp(orjson.loads(row.payload)) | body
         payload["assistant_id"] = str(row.assistant_id)
-        content = _content(call.context, payload, row.cron_id, row.thread_id)
-        metadata = orjson.loads(row.metadata) | body.get("metadata", {})
+        content = _content(call, payload, row.cron_id, row.thread_id)
+        metadata = orjson.loads(row.metadata) | call.grant.metadata
         return replace(content, metadata=metadata)
 
     try:
-        return answer(show_cron(await crons.update(call.context.database, cron_id, change)))
+        return answer(
+            show_cron(
+                await crons.update(call.context.database, cron_id, change, allowed=call.allowed)
+            )
+        )
     except CronNotFound:
         raise NotFound(f"Cron '{cron_id}' not found") from None
     except BadSchedule as error:
@@ -118,32 +149,38 @@ async def patch(call: Call, cron_id: UUID, body: CronChange) -> web.Response:
         raise Unprocessable(TOO_DEEP) from None
 
 
-@routes.delete("/runs/crons/{cron_id}", responses={204: "Deleted", 404: "No such cron"})
+@routes.delete(
+    "/runs/crons/{cron_id}", on="crons.delete", responses={204: "Deleted", 404: "No such cron"}
+)
 async def delete(call: Call, cron_id: UUID) -> web.Response:
     """Deletes a cron; its runs stay."""
     try:
-        await crons.delete(call.context.database, cron_id)
+        await crons.delete(call.context.database, cron_id, allowed=call.allowed)
     except CronNotFound:
         raise NotFound("Not Found") from None
     return no_content()
 
 
 async def _create(call: Call, body: dict[str, Any], thread_id: UUID | None) -> web.Response:
-    context, cron_id, name = call.context, uuid7(), body["assistant_id"]
+    context, cron_id, name = call.context, call.grant.value["cron_id"], body["assistant_id"]
     missing = NotFound(f"Assistant '{name}' not found")
     try:
-        assistant = await find_assistant(context, name)
+        assistant = await find_assistant(call, name)
     except (NotFound, Unprocessable):
         raise missing from None
     await check_webhook(context, body.get("webhook"))
     payload = body | {"assistant_id": str(assistant.assistant_id)}
+    on_thread = Grant()
+    if thread_id is not None:
+        on_thread = await call.authorize("threads.read", {"thread_id": thread_id})
     try:
         row = await crons.create(
             context.database,
             cron_id,
             assistant.assistant_id,
             thread_id,
-            _content(context, payload, cron_id, thread_id),
+            replace(_content(call, payload, cron_id, thread_id), metadata=call.grant.metadata),
+            allowed_threads=on_thread.allowed,
         )
     except AssistantNotFound:
         raise missing from None
@@ -155,11 +192,11 @@ async def _create(call: Call, body: dict[str, Any], thread_id: UUID | None) -> w
 
 
 def _content(
-    context: Context, payload: dict[str, Any], cron_id: UUID, thread_id: UUID | None
+    call: Call, payload: dict[str, Any], cron_id: UUID, thread_id: UUID | None
 ) -> CronContent:
     """What the payload means: read by the model that creates runs, so every firing can make one."""
     body = checked(payload, _CREATE)
-    request, stamp = requested(context, body), {"cron_id": str(cron_id)}
+    request, stamp = requested(call, body), {"cron_id": str(cron_id)}
     configurable = request.config.get("configurable", {}) | stamp
     config = payload.get("config", {})
     shown = payload | {"config": config | {"configurable": config.get("configurable", {}) | stamp}}

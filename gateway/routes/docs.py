@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gateway.openapi import DOCUMENT
 from gateway.responses import Response
-from gateway.routing import Call, Routes
+from gateway.routing import PUBLIC, Call, Routes
 from gateway.wire.answers import relay
 
 routes = Routes()
@@ -19,13 +19,13 @@ _ONLY_ITSELF = (
 )
 
 
-@routes.get("/openapi.json", responses={200: dict[str, object]})
+@routes.get("/openapi.json", on=PUBLIC, responses={200: dict[str, object]})
 async def openapi(call: Call) -> web.Response:
     """Describes this API, in the form of OpenAPI 3.1."""
     return relay(call.request.app[DOCUMENT].body)
 
 
-@routes.get("/docs", responses={200: Response("A page.", str, "text/html")})
+@routes.get("/docs", on=PUBLIC, responses={200: Response("A page.", str, "text/html")})
 async def page(call: Call) -> web.Response:
     """Shows the API to people."""
     return web.Response(

@@ -6,7 +6,7 @@ from uuid import UUID
 from aiohttp import web
 
 from gateway import following, stopping
-from gateway.admission import admit
+from gateway.admission import admit, asked_run
 from gateway.errors import NotFound
 from gateway.following import place
 from gateway.responses import FOLLOWED, PLACE, Response, events, list_of
@@ -44,28 +44,42 @@ _ENDED = (
 
 @routes.post(
     "/threads/{thread_id}/runs",
+    on="threads.create_run",
+    value=asked_run,
     responses={200: Response("The run.", Run, headers=PLACE)} | _REFUSED,
 )
 async def create(call: Call, thread_id: UUID, body: RunCreate) -> web.Response:
     """Creates a run and answers at once."""
-    run = await admit(call.context, body, thread_id)
+    run = await admit(call, body, thread_id)
     return answer(show_run(run), headers={"Content-Location": place(run)})
 
 
-@routes.post("/threads/{thread_id}/runs/stream", responses={200: events(**FOLLOWED)} | _REFUSED)
+@routes.post(
+    "/threads/{thread_id}/runs/stream",
+    on="threads.create_run",
+    value=asked_run,
+    responses={200: events(**FOLLOWED)} | _REFUSED,
+)
 async def create_and_stream(call: Call, thread_id: UUID, body: RunCreate) -> web.StreamResponse:
     """Creates a run and streams its events."""
     return await following.create_and_stream(call, body, thread_id)
 
 
-@routes.post("/threads/{thread_id}/runs/wait", responses={200: _RESULT} | _REFUSED)
+@routes.post(
+    "/threads/{thread_id}/runs/wait",
+    on="threads.create_run",
+    value=asked_run,
+    responses={200: _RESULT} | _REFUSED,
+)
 async def create_and_wait(call: Call, thread_id: UUID, body: RunCreate) -> web.StreamResponse:
     """Creates a run and answers with its result."""
     return await following.create_and_wait(call, body, thread_id)
 
 
 @routes.get(
-    "/threads/{thread_id}/runs", responses={200: list_of(SelectedRun), 404: "No such thread"}
+    "/threads/{thread_id}/runs",
+    on="threads.read",
+    responses={200: list_of(SelectedRun), 404: "No such thread"},
 )
 async def list_runs(call: Call, thread_id: UUID, query: RunList) -> web.Response:
     """Lists the runs of a thread, newest first."""
@@ -75,60 +89,75 @@ async def list_runs(call: Call, thread_id: UUID, query: RunList) -> web.Response
         status=query.status,
         limit=query.limit,
         offset=query.offset,
+        allowed=call.allowed,
     )
     if not rows:
-        await threads.get(call.context.database, thread_id)
+        await threads.get(call.context.database, thread_id, allowed=call.allowed)
     return answer([selected(show_run(row), query.select) for row in rows])
 
 
 @routes.get(
-    "/threads/{thread_id}/runs/{run_id}", responses={200: Run, 404: "No such thread or run"}
+    "/threads/{thread_id}/runs/{run_id}",
+    on="threads.read",
+    responses={200: Run, 404: "No such thread or run"},
 )
 async def get(call: Call, thread_id: UUID, run_id: UUID) -> web.Response:
     """Shows a run."""
     try:
-        run = await runs.get(call.context.database, thread_id, run_id)
+        run = await runs.get(call.context.database, thread_id, run_id, allowed=call.allowed)
     except RunNotFound:
-        await threads.get(call.context.database, thread_id)
+        await threads.get(call.context.database, thread_id, allowed=call.allowed)
         raise NotFound("Not Found") from None
     return answer(show_run(run))
 
 
-@routes.delete("/threads/{thread_id}/runs/{run_id}", responses={204: "Deleted", 404: "No such run"})
+@routes.delete(
+    "/threads/{thread_id}/runs/{run_id}",
+    on="threads.delete",
+    responses={204: "Deleted", 404: "No such run"},
+)
 async def delete(call: Call, thread_id: UUID, run_id: UUID) -> web.Response:
     """Deletes a run and its checkpoints. A running one is stopped, and goes when it has ended."""
-    await stopping.delete(call.context, thread_id, run_id)
+    await stopping.delete(call.context, thread_id, run_id, allowed=call.allowed)
     return no_content()
 
 
-@routes.get("/threads/{thread_id}/runs/{run_id}/join", responses={200: _RESULT, 404: "No such run"})
+@routes.get(
+    "/threads/{thread_id}/runs/{run_id}/join",
+    on="threads.read",
+    responses={200: _RESULT, 404: "No such run"},
+)
 async def join(call: Call, thread_id: UUID, run_id: UUID, query: Join) -> web.StreamResponse:
     """Answers with a run's result as soon as there is one."""
-    run = await runs.get(call.context.database, thread_id, run_id)
+    run = await runs.get(call.context.database, thread_id, run_id, allowed=call.allowed)
     return await following.join(call, run, query)
 
 
 @routes.get(
     "/threads/{thread_id}/runs/{run_id}/stream",
+    on="threads.read",
     responses={200: events(**FOLLOWED), 404: "No such run"},
 )
 async def join_stream(
     call: Call, thread_id: UUID, run_id: UUID, query: JoinStream
 ) -> web.StreamResponse:
     """Streams a run's events, from now on or after ``Last-Event-ID``."""
-    run = await runs.get(call.context.database, thread_id, run_id)
+    run = await runs.get(call.context.database, thread_id, run_id, allowed=call.allowed)
     return await following.join_stream(call, run, query)
 
 
 @routes.post(
     "/threads/{thread_id}/runs/{run_id}/cancel",
+    on="threads.update",
     responses={200: _RESULT, 202: "Asked to stop", 404: "No such run, or it has ended"},
 )
 async def cancel(call: Call, thread_id: UUID, run_id: UUID, query: Cancel) -> web.StreamResponse:
     """Stops a run; with ``wait`` answers only when it has stopped."""
     action = CancelAction(query.action)
     try:
-        requested = await stopping.stop(call.context, thread_id, run_id, action)
+        requested = await stopping.stop(
+            call.context, thread_id, run_id, action, allowed=call.allowed
+        )
     except RunNotFound:
         raise NotFound("No runs found to cancel.") from None
     if requested.kind == "finished":

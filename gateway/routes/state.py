@@ -38,7 +38,11 @@ _NO_STATE: dict[str, Any] = {
 _LONGEST_HISTORY = 1000
 
 
-@routes.get("/threads/{thread_id}/state", responses={200: ThreadState, 404: "No such thread"})
+@routes.get(
+    "/threads/{thread_id}/state",
+    on="threads.read",
+    responses={200: ThreadState, 404: "No such thread"},
+)
 async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Response:
     """Shows the latest state of a thread."""
     return await _state(call, thread_id, {}, query.subgraphs)
@@ -46,6 +50,7 @@ async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Respon
 
 @routes.get(
     "/threads/{thread_id}/state/{checkpoint_id}",
+    on="threads.read",
     responses={200: ThreadState, 404: "No such thread or checkpoint"},
 )
 async def get_state_at(
@@ -57,6 +62,7 @@ async def get_state_at(
 
 @routes.post(
     "/threads/{thread_id}/state/checkpoint",
+    on="threads.read",
     responses={200: ThreadState, 404: "No such thread or checkpoint"},
 )
 async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) -> web.Response:
@@ -66,6 +72,7 @@ async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) ->
 
 @routes.post(
     "/threads/{thread_id}/state",
+    on="threads.update",
     responses={
         200: Updated,
         400: "The graph does not take this",
@@ -75,7 +82,7 @@ async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) ->
 )
 async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Response:
     """Writes to the state of a thread as if a node had done it."""
-    thread = await threads.get(call.context.database, thread_id)
+    thread = await threads.get(call.context.database, thread_id, allowed=call.allowed)
     graph_id = graph_id_of(thread)
     if graph_id is None:
         raise BadRequest(
@@ -97,14 +104,16 @@ async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Re
         "as_node": body.as_node,
         "checkpoint": checkpoint,
     }
-    status, updated = await ask(call.context, "update_state", args)
+    status, updated = await ask(call, "update_state", args)
     if status == 200:
-        await remember_state(call.context, thread_id, graph_id)
+        await remember_state(call, thread_id, graph_id)
     return relay(updated, status=status)
 
 
 @routes.get(
-    "/threads/{thread_id}/history", responses={200: list[ThreadState], 404: "No such thread"}
+    "/threads/{thread_id}/history",
+    on="threads.read",
+    responses={200: list[ThreadState], 404: "No such thread"},
 )
 async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Response:
     """Lists checkpoints of a thread, newest first."""
@@ -116,7 +125,9 @@ async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Re
 
 
 @routes.post(
-    "/threads/{thread_id}/history", responses={200: list[ThreadState], 404: "No such thread"}
+    "/threads/{thread_id}/history",
+    on="threads.read",
+    responses={200: list[ThreadState], 404: "No such thread"},
 )
 async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> web.Response:
     """Lists checkpoints of a thread or of one of its subgraphs, newest first."""
@@ -126,7 +137,9 @@ async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> we
 async def _state(
     call: Call, thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool
 ) -> web.Response:
-    graph_id = graph_id_of(await threads.get(call.context.database, thread_id))
+    graph_id = graph_id_of(
+        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    )
     if graph_id is None:
         return answer(_NO_STATE)
     args = {
@@ -135,14 +148,16 @@ async def _state(
         "checkpoint": checkpoint,
         "subgraphs": subgraphs,
     }
-    status, state = await ask(call.context, "state", args)
+    status, state = await ask(call, "state", args)
     return relay(state, status=status)
 
 
 async def _history(
     call: Call, thread_id: UUID, body: HistorySearch, limit: int, before: str | None
 ) -> web.Response:
-    graph_id = graph_id_of(await threads.get(call.context.database, thread_id))
+    graph_id = graph_id_of(
+        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    )
     if graph_id is None or limit == 0:
         return answer([])
     args = {
@@ -153,5 +168,5 @@ async def _history(
         "metadata": body.metadata,
         "checkpoint": body.checkpoint,
     }
-    status, states = await ask(call.context, "history", args)
+    status, states = await ask(call, "history", args)
     return relay(states, status=status)

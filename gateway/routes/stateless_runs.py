@@ -9,7 +9,7 @@ from aiohttp import web
 from pydantic import Field
 
 from gateway import following
-from gateway.admission import admit, compose, create, find_assistant
+from gateway.admission import admit, asked_many, asked_run, create, prepare
 from gateway.context import Context
 from gateway.errors import NotFound
 from gateway.responses import FOLLOWED, PLACE, Response, events
@@ -28,56 +28,80 @@ _REFUSED = {400: "Both configurable and context", 404: "No such assistant"}
 _RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 
 
-@routes.post("/runs", responses={200: Response("The run.", Run, headers=PLACE)} | _REFUSED)
+@routes.post(
+    "/runs",
+    on="threads.create_run",
+    value=asked_run,
+    responses={200: Response("The run.", Run, headers=PLACE)} | _REFUSED,
+)
 async def create_run(call: Call, body: RunCreate) -> web.Response:
     """Creates a run and answers at once."""
-    run = await admit(call.context, body, None)
+    run = await admit(call, body, None)
     return answer(show_run(run), headers={"Content-Location": f"/runs/{run.run_id}"})
 
 
-@routes.post("/runs/stream", responses={200: events(**FOLLOWED)} | _REFUSED)
+@routes.post(
+    "/runs/stream",
+    on="threads.create_run",
+    value=asked_run,
+    responses={200: events(**FOLLOWED)} | _REFUSED,
+)
 async def create_and_stream(call: Call, body: RunCreate) -> web.StreamResponse:
     """Creates a run and streams its events."""
     return await following.create_and_stream(call, body, None)
 
 
-@routes.post("/runs/wait", responses={200: _RESULT} | _REFUSED)
+@routes.post(
+    "/runs/wait", on="threads.create_run", value=asked_run, responses={200: _RESULT} | _REFUSED
+)
 async def create_and_wait(call: Call, body: RunCreate) -> web.StreamResponse:
     """Creates a run and answers with its result."""
     return await following.create_and_wait(call, body, None)
 
 
-@routes.post("/runs/batch", responses={200: list[Run]} | _REFUSED)
+@routes.post(
+    "/runs/batch", on="threads.create_run", value=asked_many, responses={200: list[Run]} | _REFUSED
+)
 async def create_batch(
     call: Call, body: Annotated[list[RunCreate], Field(min_length=1)]
 ) -> web.Response:
     """Creates several runs; all requests are checked before the first run is created."""
-    found = [await find_assistant(call.context, item.assistant_id) for item in body]
-    new = [compose(item, assistant, None) for item, assistant in zip(body, found, strict=True)]
+    asked = zip(body, call.grants, strict=True)
+    new = [await prepare(call, item, None, grant) for item, grant in asked]
     creation = call.context.background.spawn(_create_all(call.context, new))
     return answer([show_run(run) for run in await asyncio.shield(creation)])
 
 
-@routes.post("/runs/cancel", responses={204: "Asked to stop", 404: "No such runs"})
+@routes.post(
+    "/runs/cancel", on="threads.update", responses={204: "Asked to stop", 404: "No such runs"}
+)
 async def cancel_many(call: Call, body: CancelMany, query: Cancel) -> web.Response:
     """Stops many runs; unknown and finished ones are skipped."""
     statuses = tuple(ACTIVE) if body.status in (None, "all") else (RunStatus(body.status),)
-    found = await runs.active(call.context.database, statuses, body.thread_id, body.run_ids)
+    found = await runs.active(
+        call.context.database, statuses, body.thread_id, body.run_ids, allowed=call.allowed
+    )
     if not found:
         raise NotFound("No runs found to cancel.")
     for thread_id, run_id in found:
         with contextlib.suppress(RunNotFound):
-            await stop(call.context, thread_id, run_id, CancelAction(query.action))
+            await stop(
+                call.context, thread_id, run_id, CancelAction(query.action), allowed=call.allowed
+            )
     return no_content()
 
 
-@routes.get("/runs/{run_id}/join", responses={200: _RESULT, 404: "No such run"})
+@routes.get("/runs/{run_id}/join", on="threads.read", responses={200: _RESULT, 404: "No such run"})
 async def join(call: Call, run_id: UUID, query: Join) -> web.StreamResponse:
     """Answers with a run's result as soon as there is one."""
     return await following.join(call, await _find(call, run_id), query)
 
 
-@routes.get("/runs/{run_id}/stream", responses={200: events(**FOLLOWED), 404: "No such run"})
+@routes.get(
+    "/runs/{run_id}/stream",
+    on="threads.read",
+    responses={200: events(**FOLLOWED), 404: "No such run"},
+)
 async def join_stream(call: Call, run_id: UUID, query: JoinStream) -> web.StreamResponse:
     """Streams a run's events, from now on or after ``Last-Event-ID``."""
     return await following.join_stream(call, await _find(call, run_id), query)
@@ -92,4 +116,4 @@ async def _find(call: Call, run_id: UUID) -> RunRow:
     result = await runs.result(call.context.database, run_id)
     if result is None:
         raise RunNotFound(run_id)
-    return await runs.get(call.context.database, result.thread_id, run_id)
+    return await runs.get(call.context.database, result.thread_id, run_id, allowed=call.allowed)

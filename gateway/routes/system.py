@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.responses import Response
-from gateway.routing import Call, Routes
+from gateway.routing import PUBLIC, Call, Routes
 from gateway.wire.answers import answer
 from persistence import runs
 from persistence.errors import Unavailable
@@ -15,21 +15,23 @@ from persistence.errors import Unavailable
 routes = Routes()
 
 
-@routes.get("/", responses={200: dict[str, Any]})
-@routes.get("/ok", responses={200: dict[str, Any]})
+@routes.get("/", on=PUBLIC, responses={200: dict[str, Any]})
+@routes.get("/ok", on=PUBLIC, responses={200: dict[str, Any]})
 async def ok(call: Call) -> web.Response:
     """The gateway lives."""
     return answer({"ok": True, "services": {}})
 
 
-@routes.get("/live", responses={200: dict[str, Any]})
+@routes.get("/live", on=PUBLIC, responses={200: dict[str, Any]})
 async def live(call: Call) -> web.Response:
     """The gateway lives; says nothing of the parts it depends on."""
     return answer({"ok": True})
 
 
 @routes.get(
-    "/ready", responses={200: dict[str, Any], 503: Response("What is missing.", dict[str, Any])}
+    "/ready",
+    on=PUBLIC,
+    responses={200: dict[str, Any], 503: Response("What is missing.", dict[str, Any])},
 )
 async def ready(call: Call) -> web.Response:
     """Whether a run that is created now would be executed: 503 names what is missing."""
@@ -57,7 +59,7 @@ async def _rows(call: Call) -> tuple[str, str]:
     return "ok", "ok"
 
 
-@routes.get("/info", responses={200: dict[str, Any]})
+@routes.get("/info", on=PUBLIC, responses={200: dict[str, Any]})
 async def info(call: Call) -> web.Response:
     """Versions, and which features there are."""
     host: dict[str, Any] = dict.fromkeys(

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from gateway.errors import BadRequest
 from gateway.responses import Shown, selected
@@ -53,7 +53,7 @@ class AssistantCreate(AssistantPatch):
     """What creates an assistant."""
 
     graph_id: GraphId
-    assistant_id: Annotated[Uuid | None, NotNull] = None
+    assistant_id: Annotated[Uuid, NotNull] = Field(default_factory=uuid4)
     if_exists: Literal["raise", "do_nothing"] = "raise"
     description: str | None = None
 
@@ -93,6 +93,8 @@ class VersionChoice(Body):
 
 
 def _depth(text: Any) -> Any:
+    if not text:
+        return False
     if text.isdecimal() and len(text) < 10 and int(text) >= 1:  # no graph is deeper
         return int(text)
     if text.lower() in ("true", "false"):

@@ -101,6 +101,10 @@ def _without_nul(value: str) -> str:
     return value
 
 
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _flag(value: Any) -> Any:
     return value.lower() in ("true", "1") if isinstance(value, str) else value
 
@@ -136,8 +140,11 @@ AssistantName = Annotated[
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """A boolean in a query: ``true`` and ``1`` are true, everything else is false."""
 
-Limit = Annotated[int, Field(ge=1, le=1000)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""An integer as JSON has it: ``1.0`` is one too."""
+
+Limit = Annotated[Whole, Field(ge=1, le=1000)]
 """How many rows a page may have."""
 
-Offset = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Offset = Annotated[Whole, Field(ge=0, le=2**63 - 1)]
 """How many rows to skip."""
