@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
 
 from gateway.responses import Problem, Response
-from gateway.routing import Endpoint, Routes
+from gateway.routing import PUBLIC, Endpoint, Routes
 
 Schema = dict[str, Any]
 Mode = Literal["validation", "serialization"]
@@ -25,6 +25,11 @@ Mode = Literal["validation", "serialization"]
 _COMPONENT = "#/components/schemas/{model}"
 _JSON = "application/json"
 
+_OF_CALLERS = {
+    401: "The caller is not known",
+    403: "The caller may not do this",
+    404: "Not there, or not the caller's to see",
+}
 _ALWAYS = {503: "Something that is needed is away: try again later"}
 _WITH_ARGUMENTS = {422: "Not of the form that is taken"}
 _WITH_BODY = {400: "The body cannot be read", 413: "The body is too large"}
@@ -33,27 +38,48 @@ _WITH_BODY = {400: "The body cannot be read", 413: "The body is too large"}
 class Document:
     """What ``/openapi.json`` answers; made when it is first asked for."""
 
-    def __init__(self, mounted: Iterable[Routes], graph_ids: Iterable[str], version: str) -> None:
+    def __init__(
+        self,
+        mounted: Iterable[Routes],
+        graph_ids: Iterable[str],
+        version: str,
+        *,
+        asks_callers: bool = False,
+    ) -> None:
         self._endpoints = [endpoint for routes in mounted for endpoint in routes.endpoints]
         self._graph_ids = sorted(graph_ids)
         self._version = version
+        self._asks_callers = asks_callers
 
     @cached_property
     def body(self) -> bytes:
         """The document as JSON."""
-        return orjson.dumps(describe(self._endpoints, self._graph_ids, self._version))
+        return orjson.dumps(
+            describe(
+                self._endpoints, self._graph_ids, self._version, asks_callers=self._asks_callers
+            )
+        )
 
 
 DOCUMENT = web.AppKey("document", Document)
 
 
-def describe(endpoints: Iterable[Endpoint], graph_ids: list[str], version: str) -> Schema:
-    """The OpenAPI 3.1 document of the endpoints."""
+def describe(
+    endpoints: Iterable[Endpoint],
+    graph_ids: list[str],
+    version: str,
+    *,
+    asks_callers: bool = False,
+) -> Schema:
+    """The OpenAPI 3.1 document of the endpoints.
+
+    asks_callers: whether callers are authenticated, so that they may be refused.
+    """
     components = _Components()
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         path = paths.setdefault(endpoint.path, {})
-        path[endpoint.method.lower()] = _operation(endpoint, components)
+        path[endpoint.method.lower()] = _operation(endpoint, components, asks_callers)
     document: Schema = {
         "openapi": "3.1.0",
         "info": {
@@ -90,7 +116,7 @@ class _Components:
             raise ValueError(f"two models of the name {name}")
 
 
-def _operation(endpoint: Endpoint, components: _Components) -> Schema:
+def _operation(endpoint: Endpoint, components: _Components, asks_callers: bool) -> Schema:
     file = endpoint.handler.__module__.rpartition(".")[2]
     words = re.findall(r"\w+", endpoint.path)
     summary, _, description = (inspect.getdoc(endpoint.handler) or "").partition("\n\n")
@@ -99,7 +125,7 @@ def _operation(endpoint: Endpoint, components: _Components) -> Schema:
         "tags": [file.replace("_", " ").capitalize()],
         "summary": " ".join(summary.split()),
         "parameters": [*_path(endpoint), *_query(endpoint, components)],
-        "responses": _responses(endpoint, components),
+        "responses": _responses(endpoint, components, asks_callers),
     }
     if description:
         operation["description"] = description
@@ -130,8 +156,9 @@ def _query(endpoint: Endpoint, components: _Components) -> Iterable[Schema]:
         }
 
 
-def _responses(endpoint: Endpoint, components: _Components) -> Schema:
+def _responses(endpoint: Endpoint, components: _Components, asks_callers: bool) -> Schema:
     declared: dict[int, Any] = {
+        **(_OF_CALLERS if asks_callers and endpoint.on != PUBLIC else {}),
         **_ALWAYS,
         **(_WITH_ARGUMENTS if endpoint.ids or endpoint.body or endpoint.query else {}),
         **(_WITH_BODY if endpoint.body else {}),
