@@ -12,6 +12,7 @@ yield, and Python runs handlers in the main thread, between bytecodes. The proce
 
 import asyncio
 import ctypes
+import faulthandler
 import io
 import logging
 import os
@@ -44,6 +45,7 @@ def main() -> None:
     _die_with_parent()
     _keep_output_apart()
     log_to_stderr()
+    faulthandler.enable()  # a crash in native code shows where it was, in the log
     frames = first_frames(pipe, _INIT_SECONDS)
     if not frames:
         os._exit(ORPHANED)
@@ -61,6 +63,7 @@ def main() -> None:
     control.expect_pings()
     _turn(loop, process.serve(graphs))
     pipe.close(timeout=30.0)
+    sys.stdout.flush()
     os._exit(0)
 
 
