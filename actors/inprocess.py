@@ -15,6 +15,7 @@ import structlog
 
 from actors import reaper
 from actors.child.loader import Graphs
+from actors.child.store_config import StoreConfig
 from actors.ending import announce, of_released
 from actors.errors import InspectorUnavailable
 from actors.event_memory import MemoryEventLog
@@ -65,6 +66,7 @@ class LocalDispatcher:
         database_settings: DatabaseSettings,
         events: MemoryEventLog,
         settings: WorkerSettings,
+        store: StoreConfig | None = None,
     ) -> None:
         """graphs: imported already. database: opened before this. events: also the gateway's."""
         self._db = database
@@ -72,7 +74,7 @@ class LocalDispatcher:
         self._events = events
         self._settings = settings
         self._executor = InProcessExecutor(
-            graphs, events, settings, database_settings, room=self._on_room
+            graphs, events, settings, database_settings, self._on_room, store
         )
         self._poll = Poll(
             database,

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import orjson
 import structlog
-from langgraph.store.postgres import AsyncPostgresStore
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
@@ -24,6 +23,8 @@ from actors.child.masking import masked
 from actors.child.protocol import Frame, pack_parts
 from actors.child.saver import BatchingSaver
 from actors.child.stop import GraphThreads, Stopped, Work, as_failure, task_factory
+from actors.child.store import GraphStore
+from actors.child.store_config import StoreConfig
 from actors.event_memory import MemoryEventLog
 from actors.outcome import Ended, Outcome
 from actors.pool.attempt import (
@@ -63,6 +64,7 @@ class InProcessExecutor:
         settings: WorkerSettings,
         database: DatabaseSettings,
         room: Callable[[], None],
+        store: StoreConfig | None = None,
     ) -> None:
         """graphs: imported before the loop runs. room: called when a slot became free."""
         self._graphs = graphs
@@ -70,6 +72,7 @@ class InProcessExecutor:
         self._settings = settings
         self._database = database
         self._room = room
+        self._store_config = store
         self._taken = 0
         self._running: dict[tuple[UUID, int], _Running] = {}
         self._stack = AsyncExitStack()
@@ -95,7 +98,7 @@ class InProcessExecutor:
         )
         await pool.open()
         self._stack.push_async_callback(pool.close)
-        self._graphs.store = self._store = AsyncPostgresStore(pool)
+        self._graphs.store = self._store = GraphStore(pool, self._store_config)
         self._saver = BatchingSaver(pool)
         self._stack.push_async_callback(self._saver.aclose)
 

@@ -1,9 +1,8 @@
-"""LangGraph's own tables: set up by LangGraph itself, cleaned up by us.
+"""LangGraph's checkpoint tables: set up by LangGraph itself, cleaned up by us.
 
 ``checkpoints``        one row a checkpoint; ``metadata->>'run_id'`` names the run that wrote it
 ``checkpoint_blobs``   channel values by (thread, namespace, channel, version), shared
 ``checkpoint_writes``  what tasks wrote on top of a checkpoint
-``store``              the long-term store
 """
 
 from collections.abc import Sequence
@@ -11,43 +10,117 @@ from uuid import UUID
 
 import psycopg
 from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.store.postgres import PostgresStore
 from psycopg import AsyncConnection, Connection
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow
 
-_VERSIONS = """
-SELECT (SELECT max(v) FROM checkpoint_migrations) AS checkpoints,
-       (SELECT max(v) FROM store_migrations) AS store
+
+def set_up(connection: Connection[DictRow]) -> None:
+    """Creates or upgrades the tables. The caller holds the lock.
+
+    connection: in autocommit mode, for ``CREATE INDEX CONCURRENTLY``.
+    """
+    PostgresSaver(connection).setup()
+
+
+def is_current(connection: Connection[DictRow]) -> bool:
+    """Whether the tables are there, in the version that the installed package wants."""
+    found = connection.execute("SELECT max(v) AS version FROM checkpoint_migrations").fetchone()
+    return found == {"version": len(PostgresSaver.MIGRATIONS) - 1}
+
+
+_DELETE_CHECKPOINTS_OF_RUNS = """
+DELETE FROM checkpoints
+WHERE thread_id = %(thread_id)s AND metadata->>'run_id' = ANY(%(run_ids)s)
+RETURNING checkpoint_ns, checkpoint_id, checkpoint->'channel_versions' AS versions
+"""
+
+_DELETE_WRITES = """
+DELETE FROM checkpoint_writes w
+USING unnest(%(namespaces)s::text[], %(checkpoint_ids)s::text[])
+    AS gone (checkpoint_ns, checkpoint_id)
+WHERE w.thread_id = %(thread_id)s
+  AND w.checkpoint_ns = gone.checkpoint_ns AND w.checkpoint_id = gone.checkpoint_id
+"""
+
+# A blob is shared by all checkpoints whose channel_versions name it, so only those go that a
+# deleted checkpoint named and no remaining one does. EXCEPT hashes both sides: asking for each blob
+# whether some checkpoint still names it would be quadratic in the length of the thread.
+_DELETE_BLOBS = """
+DELETE FROM checkpoint_blobs b
+USING (
+    SELECT gone.checkpoint_ns, v.key AS channel, v.value AS version
+    FROM unnest(%(namespaces)s::text[], %(versions)s::jsonb[]) AS gone (checkpoint_ns, versions),
+         jsonb_each_text(gone.versions) AS v
+    EXCEPT
+    SELECT c.checkpoint_ns, v.key, v.value
+    FROM checkpoints c, jsonb_each_text(c.checkpoint->'channel_versions') AS v
+    WHERE c.thread_id = %(thread_id)s
+) AS orphan
+WHERE b.thread_id = %(thread_id)s
+  AND b.checkpoint_ns = orphan.checkpoint_ns
+  AND b.channel = orphan.channel
+  AND b.version = orphan.version
 """
 
 
-def set_up(url: str) -> None:
-    """Creates or upgrades LangGraph's tables.
-
-    The caller holds the lock. Connects by itself: ``CREATE INDEX CONCURRENTLY`` needs autocommit.
-    """
-    with _connect(url) as connection:
-        PostgresSaver(connection).setup()
-        PostgresStore(connection).setup()
-
-
-def is_current(url: str) -> bool:
-    """Whether LangGraph's tables are there, in the version that the installed packages want."""
-    with _connect(url) as connection:
-        try:
-            found = connection.execute(_VERSIONS).fetchone()
-        except psycopg.errors.UndefinedTable:
-            return False
-    return found == {
-        "checkpoints": len(PostgresSaver.MIGRATIONS) - 1,
-        "store": len(PostgresStore.MIGRATIONS) - 1,
+async def delete_of_runs(
+    connection: AsyncConnection[DictRow], thread_id: UUID, run_ids: Sequence[UUID]
+) -> int:
+    """Removes exactly what the runs wrote, inside the caller's transaction; returns how many."""
+    cursor = await connection.execute(
+        _DELETE_CHECKPOINTS_OF_RUNS,
+        {"thread_id": str(thread_id), "run_ids": [str(run_id) for run_id in run_ids]},
+    )
+    gone = await cursor.fetchall()
+    if not gone:
+        return 0
+    params = {
+        "thread_id": str(thread_id),
+        "namespaces": [row["checkpoint_ns"] for row in gone],
+        "checkpoint_ids": [row["checkpoint_id"] for row in gone],
+        "versions": [psycopg.types.json.Jsonb(row["versions"] or {}) for row in gone],
     }
+    await connection.execute(_DELETE_WRITES, params)
+    await connection.execute(_DELETE_BLOBS, params)
+    return len(gone)
 
 
-def _connect(url: str) -> Connection[DictRow]:
-    # prepare_threshold None: LangGraph's migrations run once, and a pooler may stand in between.
-    return psycopg.connect(
-        url, autocommit=True, prepare_threshold=None, row_factory=dict_row, connect_timeout=30
+async def delete_of_threads(
+    connection: AsyncConnection[DictRow], thread_ids: Sequence[UUID]
+) -> None:
+    """Removes everything LangGraph keeps of the threads, inside the caller's transaction."""
+    ids = [str(thread_id) for thread_id in thread_ids]
+    await connection.execute("DELETE FROM checkpoints WHERE thread_id = ANY(%s)", [ids])
+    await connection.execute("DELETE FROM checkpoint_blobs WHERE thread_id = ANY(%s)", [ids])
+    await connection.execute("DELETE FROM checkpoint_writes WHERE thread_id = ANY(%s)", [ids])
+
+
+async def copy_thread(connection: AsyncConnection[DictRow], source: UUID, target: UUID) -> None:
+    """Copies a thread's whole history, ids and all, inside the caller's transaction."""
+    params = {"source": str(source), "target": str(target)}
+    await connection.execute(
+        """INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id,
+            type, checkpoint, metadata)
+        SELECT %(target)s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+            CASE WHEN metadata ? 'thread_id'
+                THEN metadata || jsonb_build_object('thread_id', %(target)s::text)
+                ELSE metadata END
+        FROM checkpoints WHERE thread_id = %(source)s""",
+        params,
+    )
+    await connection.execute(
+        """INSERT INTO checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+        SELECT %(target)s, checkpoint_ns, channel, version, type, blob
+        FROM checkpoint_blobs WHERE thread_id = %(source)s""",
+        params,
+    )
+    await connection.execute(
+        """INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id,
+            task_path, idx, channel, type, blob)
+        SELECT %(target)s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type,
+            blob
+        FROM checkpoint_writes WHERE thread_id = %(source)s""",
+        params,
     )
 
 

@@ -15,8 +15,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.rows import DictRow, dict_row
 
-from persistence import checkpoints
+from persistence import checkpoints, store_tables
 from persistence.errors import Unavailable
 
 VERSION_TABLE = "callboard_version"
@@ -25,19 +26,23 @@ _LOCK = 0x63616C6C626F6172  # "callboar", as good a bigint as any
 _LOCK_PATIENCE_SECONDS = 600
 
 
-def upgrade(url: str, revision: str = "head") -> None:
+def upgrade(url: str, revision: str = "head", *, vector_dims: int | None = None) -> None:
     """Upgrades to ``revision``; at head this changes nothing and takes no lock.
 
     url: anything libpq accepts. Behind a pooler in transaction mode give a direct one: the lock
-    belongs to a session. Raises Unavailable when the database cannot be reached.
+    belongs to a session. vector_dims: length of the store's embeddings, for a project that has
+    some. Raises Unavailable when the database cannot be reached, and IndexRefused when it cannot
+    hold such embeddings.
     """
     with _as_unavailable():
-        if revision == "head" and is_current(url):
+        if revision == "head" and is_current(url, vector_dims):
             return
         with _locked(url):
             with _connection(url) as connection:
                 command.upgrade(_config(connection), revision)
-            checkpoints.set_up(url)
+            with _autocommit(url) as langgraphs:
+                checkpoints.set_up(langgraphs)
+                store_tables.set_up(langgraphs, vector_dims)
 
 
 def downgrade(url: str, revision: str) -> None:
@@ -46,13 +51,21 @@ def downgrade(url: str, revision: str) -> None:
         command.downgrade(_config(connection), revision)
 
 
-def is_current(url: str) -> bool:
+def is_current(url: str, vector_dims: int | None = None) -> bool:
     """Whether the database is at the version this code wants."""
     with _connection(url) as connection:
         script = ScriptDirectory.from_config(_config(connection))
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         at_head = set(context.get_current_heads()) == set(script.get_heads())
-    return at_head and checkpoints.is_current(url)
+    if not at_head:
+        return False
+    with _autocommit(url) as langgraphs:
+        try:
+            return checkpoints.is_current(langgraphs) and store_tables.is_current(
+                langgraphs, vector_dims
+            )
+        except psycopg.errors.UndefinedTable:
+            return False
 
 
 def _config(connection: sa.Connection) -> Config:
@@ -75,6 +88,13 @@ def _connection(url: str) -> Iterator[sa.Connection]:
     )
     with engine.connect() as connection:
         yield connection
+
+
+def _autocommit(url: str) -> psycopg.Connection[DictRow]:
+    # prepare_threshold None: LangGraph's migrations run once, and a pooler may stand in between.
+    return psycopg.connect(
+        url, autocommit=True, prepare_threshold=None, row_factory=dict_row, connect_timeout=30
+    )
 
 
 @contextmanager

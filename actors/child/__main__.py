@@ -27,6 +27,7 @@ from actors.child.loader import Graphs
 from actors.child.logs import log_to_stderr
 from actors.child.pipe import Pipe, first_frames
 from actors.child.process import GraphProcess, Settings
+from actors.child.store_config import StoreConfig
 
 FD_VARIABLE = "CALLBOARD_CHILD_FD"
 """Environment variable that names the inherited socket."""
@@ -60,8 +61,9 @@ def main() -> None:
     control.start()
     # Before the loop runs: a module may call asyncio.run while it is imported.
     graphs = Graphs.import_all(settings.project)
+    store = StoreConfig.load(settings.project)
     control.expect_pings()
-    _turn(loop, process.serve(graphs))
+    _turn(loop, process.serve(graphs, store))
     pipe.close(timeout=30.0)
     sys.stdout.flush()
     os._exit(0)

@@ -29,6 +29,8 @@ import orjson
 from psycopg.adapt import Dumper, PyFormat
 from psycopg.pq import Format
 
+from actors.child.storable import without_nul
+
 Cells = tuple[bytes | None, ...]
 """One row: each column in Postgres' binary format, None for NULL."""
 
@@ -313,7 +315,6 @@ def _packed(kind: _Type, items: Sequence[bytes | None]) -> PackedArray:
 
 # JSON that jsonb accepts.
 
-_ESCAPED = re.compile(rb"\\(?:(u0000)|.)")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -327,9 +328,7 @@ def to_json(value: Any) -> bytes:
     except TypeError:
         # Lone surrogates, or integers of more than 64 bits: both too rare to look for beforehand.
         return json.dumps(cleaned(value), ensure_ascii=False, allow_nan=False).encode()
-    if b"\\u0000" in document:
-        document = _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], document)
-    return document
+    return without_nul(document)
 
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY

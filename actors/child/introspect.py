@@ -12,7 +12,8 @@ An operation takes a JSON object of arguments and returns what its answer's body
     graph         graph_id, xray?: bool or depth
     subgraphs     graph_id, namespace?, recurse?
 
-Each also takes ``config``, which factories of graphs are given.
+Each also takes ``config``, which factories of graphs are given. Operations on the store are in
+store_answers.py.
 """
 
 import logging
@@ -26,7 +27,7 @@ from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 from langgraph.types import StateUpdate
 
-from actors.child import schemas
+from actors.child import schemas, store_answers
 from actors.child.commands import command_of
 from actors.child.loader import Graphs, GraphUnavailable
 from actors.child.masking import masked
@@ -64,6 +65,8 @@ async def inspect(
 
     saver: unfenced, for the changes belong to no run. store: what the graphs see as their store.
     """
+    if store is not None and op in store_answers.OPERATIONS:
+        return await store_answers.answer(op, args, store)
     try:
         operation = _OPERATIONS.get(op)
         if operation is None:

@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 import psycopg
 from langgraph.store.base import BaseStore
-from langgraph.store.postgres import AsyncPostgresStore
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -21,6 +20,8 @@ from actors.child.pipe import Pipe
 from actors.child.protocol import Frame, pack_parts
 from actors.child.saver import BatchingSaver
 from actors.child.stop import GraphThreads, Ladder, Stopped, Work, as_failure, task_factory
+from actors.child.store import GraphStore
+from actors.child.store_config import StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -85,12 +86,12 @@ class GraphProcess:
         self._retiring = False
         self._retired = asyncio.Event()
 
-    async def serve(self, graphs: Graphs) -> None:
+    async def serve(self, graphs: Graphs, store: StoreConfig) -> None:
         """Says that the process is ready, and returns when it has retired."""
         settings = self._settings
         async with _pool(settings) as pool:
             self._graphs = graphs
-            self._store: BaseStore = AsyncPostgresStore(pool)
+            self._store: BaseStore = GraphStore(pool, store)
             graphs.store = self._store
             self._saver = BatchingSaver(pool)
             self._events = EventWriter(
