@@ -34,7 +34,7 @@ class WebhookPolicy:
     """What the operator allows.
 
     allowed_domains: hosts, or ``*.domain`` for everything below one; empty means any.
-    allowed_ports: empty means any. headers: sent along. disabled: URLs are accepted and not told.
+    allowed_ports: empty means any. headers: sent along.
     allowed_networks: addresses that may be connected to although the public cannot reach them.
     """
 
@@ -44,7 +44,6 @@ class WebhookPolicy:
     max_url_length: int = 8192
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     allowed_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    disabled: bool = False
 
     def refuse_url(self, url: str) -> SplitResult:
         """The URL in its parts. Raises WebhookRefused for one that is wrong as it is written."""

@@ -1,4 +1,4 @@
-"""Tells webhooks how runs ended. Any number of processes may: each delivery is taken by one of them.
+"""Tells webhooks how runs ended. Any number of processes may: a delivery is taken by one of them.
 
 At least once: a process that dies while sending leaves the delivery to be taken again. A receiver
 that is away is tried again at growing distances, and one that says no is not.
@@ -111,7 +111,9 @@ async def send(session: aiohttp.ClientSession, policy: WebhookPolicy, one: Deliv
             status = response.status
     except WebhookRefused as refused:
         raise Undelivered(str(refused), again=False) from None
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+    except (aiohttp.InvalidURL, ValueError) as error:
+        raise Undelivered(type(error).__name__, again=False) from None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise Undelivered(type(error).__name__, again=True) from None
     if not 200 <= status < 300:
         # A redirect may lead anywhere; who moves says so by another URL.
