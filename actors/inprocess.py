@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 import structlog
 
-from actors import reaper
+from actors import crons, reaper
 from actors.child.loader import Graphs
 from actors.child.store_config import StoreConfig
 from actors.ending import announce, of_released
@@ -26,6 +26,8 @@ from actors.run_actor import RunActor
 from actors.settings import WorkerSettings
 from actors.slot import Slot
 from actors.tasks import stop, supervise
+from actors.webhook_policy import WebhookPolicy
+from actors.webhooks import Webhooks
 from persistence import runs
 from persistence.engine import Database
 from persistence.errors import PersistenceError, Unavailable
@@ -67,9 +69,11 @@ class LocalDispatcher:
         events: MemoryEventLog,
         settings: WorkerSettings,
         store: StoreConfig | None = None,
+        webhooks: WebhookPolicy = WebhookPolicy(),  # noqa: B008  # frozen
     ) -> None:
         """graphs: imported already. database: opened before this. events: also the gateway's."""
         self._db = database
+        self._webhooks = Webhooks(database, webhooks)
         self._database_url = database_settings.url
         self._events = events
         self._settings = settings
@@ -93,7 +97,13 @@ class LocalDispatcher:
         await self._executor.open()
         self._leases = Leases(self._db, self._executor, self._slot.owner, self._settings)
         self._actor = RunActor(self._leases, self._executor, self._events, self)
-        duties = (self._leases.keep, self._poll.run, self._heal)
+        duties = (
+            self._leases.keep,
+            self._poll.run,
+            self._heal,
+            self._fire_crons,
+            self._webhooks.run,
+        )
         self._duties = [asyncio.create_task(supervise(duty)) for duty in duties]
 
     async def close(self) -> None:
@@ -183,3 +193,11 @@ class LocalDispatcher:
             except PersistenceError as error:
                 log.warning("sweep failed", error=str(error))
             await asyncio.sleep(self._settings.reaper_interval_seconds)
+
+    async def _fire_crons(self) -> None:
+        while True:
+            try:
+                await crons.fire_due(self._db, self)
+            except PersistenceError as error:
+                log.warning("crons cannot be fired", error=str(error))
+            await asyncio.sleep(crons.TICK_SECONDS)

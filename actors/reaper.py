@@ -5,12 +5,15 @@ One sweep is safe beside any number of others: every statement takes its rows wi
 
 import structlog
 
+from actors import store_sweep
 from actors.dispatch import Dispatcher, RedisDispatcher
 from actors.ending import announce, of_released
 from actors.events import EventEnds
 from actors.settings import WorkerSettings
-from persistence import runs, threads
+from actors.webhooks import KEPT_SECONDS
+from persistence import runs, threads, webhooks
 from persistence.engine import Database
+from persistence.ttl import TtlStrategy
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +32,9 @@ async def sweep(
     await resend(db, dispatcher, settings.stuck_pending_threshold_seconds)
     if swept := await threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS):
         log.info("temporary threads removed", threads=swept)
+    await expire_threads(db)
+    await webhooks.forget(db, KEPT_SECONDS)
+    await store_sweep.sweep(db)
 
 
 async def expire(
@@ -42,6 +48,18 @@ async def expire(
             await announce(of_released(one), ends, dispatcher)
         if len(released) < _BATCH:
             return
+
+
+async def expire_threads(db: Database) -> None:
+    """Applies their strategy to threads whose time is over, batch by batch."""
+    for strategy, apply in (
+        (TtlStrategy.DELETE, threads.delete_expired),
+        (TtlStrategy.KEEP_LATEST, threads.prune_expired),
+    ):
+        while count := await apply(db, _BATCH):
+            log.info("threads expired", strategy=strategy, threads=count)
+            if count < _BATCH:
+                break
 
 
 async def resend(db: Database, dispatcher: Dispatcher, older_than_seconds: float) -> None:

@@ -15,7 +15,11 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from actors.webhook_policy import WebhookPolicy
+from callboard import checkpointer_section, store_section, webhooks_section
 from callboard.errors import StartError
+from persistence.store import StoreConfig
+from persistence.ttl import Ttl
 
 FILE_NAME = "langgraph.json"
 
@@ -62,6 +66,8 @@ class Project:
     root: folder of the configuration file; relative paths start there.
     dependencies: folders that join ``sys.path`` of the graph processes.
     env: what the project adds to the environment of its code.
+    store, webhooks: what the sections of these names mean.
+    thread_ttl: of threads for which clients name none.
     sections: the raw objects of ``SECTIONS`` that the file has.
     warnings: what was not understood or is not used, for people.
     """
@@ -71,6 +77,9 @@ class Project:
     graphs: Mapping[str, GraphSpec]
     dependencies: tuple[Path, ...]
     env: Mapping[str, str]
+    store: StoreConfig
+    thread_ttl: Ttl | None
+    webhooks: WebhookPolicy
     sections: Mapping[str, dict[str, Any]]
     warnings: tuple[str, ...]
 
@@ -81,6 +90,7 @@ class Project:
             "graphs": {name: graph.target for name, graph in self.graphs.items()},
             "dependencies": [str(folder) for folder in self.dependencies],
             "env": dict(self.env),
+            "store": self.sections.get("store", {}),
         }
 
 
@@ -109,13 +119,18 @@ class _Reader:
         for key in sorted(raw.keys() - _KNOWN_KEYS):
             self._warn(key, "unknown key, ignored")
         self._python_version(raw.get("python_version"))
-        sections = self._sections(raw)
+        sections, env = self._sections(raw), self._env(raw.get("env"))
         return Project(
             root=self._root,
             path=self._path,
             graphs=self._graphs(raw.get("graphs")),
             dependencies=self._dependencies(raw.get("dependencies")),
-            env=self._env(raw.get("env")),
+            env=env,
+            store=store_section.read(sections.get("store", {}), self._root, self._broken),
+            thread_ttl=checkpointer_section.read(sections.get("checkpointer", {}), self._broken),
+            webhooks=webhooks_section.read(
+                sections.get("webhooks"), {**os.environ, **env}, self._broken
+            ),
             sections=sections,
             warnings=tuple(self._warnings),
         )
@@ -250,8 +265,10 @@ class _Reader:
                     name, "a section that this version cannot enforce", "no such section"
                 )
             sections[name] = section
-        for name in sections.keys() - {"http"}:
+        for name in sections.keys() - {"checkpointer", "http", "store", "webhooks"}:
             self._warn(name, "not supported by this version, ignored")
+        for key in sorted(sections.get("checkpointer", {}).keys() - {"ttl"}):
+            self._warn(f"checkpointer.{key}", "not supported by this version, ignored")
         return sections
 
     def _python_version(self, raw: object) -> None:
@@ -265,6 +282,9 @@ class _Reader:
 
     def _error(self, key: str, got: str, expected: str) -> ConfigError:
         return ConfigError(self._path, key, got, expected)
+
+    def _broken(self, key: str, value: object, expected: str) -> ConfigError:
+        return self._error(key, "nothing" if value is None else _named(value), expected)
 
     def _warn(self, key: str, text: str) -> None:
         self._warnings.append(f"{self._path}: {key}: {text}")

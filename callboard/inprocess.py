@@ -13,6 +13,7 @@ import click
 import structlog
 
 from actors.child.loader import Graphs
+from actors.child.store_config import StoreConfig as GraphStoreConfig
 from actors.event_memory import MemoryEventLog
 from actors.inprocess import LocalDispatcher, worker_settings
 from callboard import __version__, embedded, logs
@@ -25,6 +26,7 @@ from gateway.server import serve as serve_app
 from gateway.settings import GatewaySettings
 from persistence import migrate
 from persistence.engine import Database
+from persistence.errors import IndexRefused
 from persistence.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
@@ -53,10 +55,11 @@ def serve(launch: Launch, project: Project) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     with _database_url(launch) as url:
         database_settings = read(DatabaseSettings, url=url)
-        migrate.upgrade(database_settings.migration_url or url)
+        _upgrade(database_settings.migration_url or url, project)
         os.environ.update(project.env)
         # Before the loop runs: a module may call asyncio.run while it is imported.
         graphs = Graphs.import_all(project.to_child())
+        store = GraphStoreConfig.load(project.to_child())
         for graph_id, reason in graphs.broken.items():
             log.error("graph cannot be served", graph=graph_id, reason=reason)
         settings = read(GatewaySettings, host=launch.host, port=launch.port)
@@ -68,10 +71,15 @@ def serve(launch: Launch, project: Project) -> int:
         app = create_app(
             settings,
             database=database,
-            dispatcher=LocalDispatcher(graphs, database, database_settings, events, worker),
+            dispatcher=LocalDispatcher(
+                graphs, database, database_settings, events, worker, store, project.webhooks
+            ),
             events=events,
             graph_ids=frozenset(project.graphs),
             version=__version__,
+            store_config=project.store,
+            webhooks=project.webhooks,
+            thread_ttl=project.thread_ttl,
         )
         serve_app(app, settings)
     return 0
@@ -88,6 +96,13 @@ def _database_url(launch: Launch) -> Iterator[str]:
         yield server.url
     finally:
         server.stop()
+
+
+def _upgrade(url: str, project: Project) -> None:
+    try:
+        migrate.upgrade(url, vector_dims=project.store.vector_dims)
+    except IndexRefused as error:
+        raise StartError(str(error)) from None
 
 
 def _refuse_our_names(project: Project) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 import structlog
 
 from callboard import __version__, logs, process
-from callboard.config import Project, load_project
+from callboard.config import FILE_NAME, Project, load_project
 from callboard.errors import StartError
 from callboard.settings import read
 from persistence import migrate
-from persistence.errors import Unavailable
+from persistence.errors import IndexRefused, Unavailable
 from persistence.settings import DatabaseSettings
+from persistence.store import StoreConfig
 
 log = structlog.get_logger()
 
@@ -40,7 +41,7 @@ def gateway() -> None:
     from persistence.engine import Database
 
     settings, redis_url = read(GatewaySettings), _redis_url()
-    _await_schema(database_settings, _GATEWAY_PATIENCE_SECONDS)
+    _await_schema(database_settings, project, _GATEWAY_PATIENCE_SECONDS)
     database = Database(database_settings)
     app = create_app(
         settings,
@@ -49,6 +50,9 @@ def gateway() -> None:
         events=RedisEventReader(redis_url, database),
         graph_ids=frozenset(project.graphs),
         version=__version__,
+        store_config=project.store,
+        webhooks=project.webhooks,
+        thread_ttl=project.thread_ttl,
     )
     serve(app, settings)
 
@@ -61,33 +65,40 @@ def worker() -> int:
     from actors.worker import Worker
 
     settings = read(WorkerSettings)
-    _await_schema(database_settings)
+    _await_schema(database_settings, project)
     try:
-        return Worker(settings, database_settings, project.to_child()).run()
+        return Worker(settings, database_settings, project.to_child(), project.webhooks).run()
     except SlotTaken as error:
         raise StartError(f"WORKER_SLOT: {error}") from None
 
 
 def scheduler() -> int:
     """Ticks until SIGTERM; returns the exit code."""
-    _begin("scheduler")
-    database_settings = read(DatabaseSettings)
+    project, database_settings = _begin("scheduler"), read(DatabaseSettings)
     from actors.scheduler import Scheduler
     from actors.settings import WorkerSettings
 
     settings = read(WorkerSettings)
-    _await_schema(database_settings)
+    _await_schema(database_settings, project)
     return Scheduler(settings, database_settings).run()
 
 
 def upgrade() -> None:
-    """Brings the schema up to date, or says why it cannot."""
+    """Brings the schema up to date, or says why it cannot.
+
+    Of the project, when there is one, it takes what its store needs.
+    """
     logs.configure("migrate")
-    settings = read(DatabaseSettings)
+    settings, store = read(DatabaseSettings), StoreConfig()
+    config = Path(os.environ.get("CALLBOARD_CONFIG") or FILE_NAME)
+    if "CALLBOARD_CONFIG" in os.environ or config.is_file():
+        store = load_project(config).store
     try:
-        migrate.upgrade(settings.migration_url or settings.url)
+        migrate.upgrade(settings.migration_url or settings.url, vector_dims=store.vector_dims)
     except Unavailable as error:
         raise StartError(f"DATABASE_URL: cannot reach the database: {error}") from None
+    except IndexRefused as error:
+        raise StartError(str(error)) from None
 
 
 def _begin(part: str) -> Project:
@@ -109,12 +120,17 @@ def _redis_url() -> str:
     raise StartError("REDIS_URL: expected redis://…, rediss://… or unix://…, got nothing")
 
 
-def _await_schema(settings: DatabaseSettings, patience: float = float("inf")) -> None:
+def _await_schema(
+    settings: DatabaseSettings, project: Project, patience: float = float("inf")
+) -> None:
     """Brings the schema up to date, as soon as the database can be reached."""
+    url = settings.migration_url or settings.url
     begun, pause = time.monotonic(), 0.1
     while True:
         try:
-            return migrate.upgrade(settings.migration_url or settings.url)
+            return migrate.upgrade(url, vector_dims=project.store.vector_dims)
+        except IndexRefused as error:
+            raise StartError(str(error)) from None
         except Unavailable as error:
             waited = time.monotonic() - begun
             if waited > patience:

@@ -8,7 +8,9 @@ PersistenceError
 │   ├── AssistantNotFound
 │   └── CronNotFound
 ├── Conflict           the row exists already, or is in a state that forbids the change
-│   └── ThreadBusy     a run of the thread is pending or running
+│   ├── ThreadBusy     a run of the thread is pending or running
+│   ├── NothingToResume  no question of the thread waits for this answer
+│   └── HistoryNeeded  the thread's latest state is made of its history
 ├── StaleLease         another attempt owns the run now
 └── IndexRefused       the store cannot have the index that the project wants
 """
@@ -48,6 +50,21 @@ class Conflict(PersistenceError):
 
 class ThreadBusy(Conflict):
     """A run of the thread is pending or running, and the caller asked not to wait."""
+
+
+class NothingToResume(Conflict):
+    """No question of the thread waits for this answer: none does, or somebody was quicker.
+
+    unsettled: a run of the thread that answers nothing is active, and may be about to ask.
+    """
+
+    def __init__(self, message: str, *, unsettled: bool = False) -> None:
+        super().__init__(message)
+        self.unsettled = unsettled
+
+
+class HistoryNeeded(Conflict):
+    """The thread's latest state is rebuilt from its history, so none of that can go."""
 
 
 class StaleLease(PersistenceError):

@@ -3,6 +3,7 @@
 ``allowed`` says which of them the caller may see; the others are not there for the statement.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,14 +11,16 @@ from typing import Any, Literal
 from uuid import UUID
 
 import sqlalchemy as sa
+from psycopg import AsyncConnection
 
 from persistence import checkpoints
 from persistence.engine import Database, JsonText, Row
-from persistence.errors import Conflict, ThreadNotFound
+from persistence.errors import Conflict, HistoryNeeded, ThreadNotFound
 from persistence.lifecycle import ACTIVE, RunStatus, ThreadStatus
 from persistence.models import threads, words
 from persistence.search import matches, ordered
 from persistence.text import dumps
+from persistence.ttl import Ttl, TtlStrategy
 from persistence.visibility import Filter, clause, visible
 
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
@@ -69,6 +72,7 @@ async def create(
     metadata: Mapping[str, Any],
     if_exists: Literal["raise", "do_nothing"] = "raise",
     *,
+    ttl: Ttl | None = None,
     allowed: Filter | None = None,
 ) -> ThreadRow:
     """Makes a thread, or returns the one there is, unchanged. Raises Conflict.
@@ -76,9 +80,10 @@ async def create(
     The one there is must be allowed to be seen, or its id is taken by nobody knows whom.
     """
     row = await db.fetch_one(
-        f"""INSERT INTO threads (thread_id, metadata) VALUES (%(thread_id)s, %(metadata)s::jsonb)
+        f"""INSERT INTO threads (thread_id, metadata, ttl_minutes, ttl_strategy)
+        VALUES (%(thread_id)s, %(metadata)s::jsonb, %(minutes)s::float8, %(strategy)s)
         ON CONFLICT (thread_id) DO NOTHING RETURNING {_THREAD_ROW}""",
-        {"thread_id": thread_id, "metadata": JsonText(dumps(metadata))},
+        {"thread_id": thread_id, "metadata": JsonText(dumps(metadata)), **_lifetime(ttl)},
     )
     if row is not None:
         return _thread_row(row)
@@ -88,6 +93,10 @@ async def create(
         return await get(db, thread_id, allowed=allowed)
     except ThreadNotFound:
         raise Conflict(f"Thread with ID {thread_id} already exists") from None
+
+
+def _lifetime(ttl: Ttl | None) -> dict[str, Any]:
+    return {"minutes": ttl and ttl.minutes, "strategy": ttl and ttl.strategy.value}
 
 
 async def get(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -> ThreadRow:
@@ -107,15 +116,26 @@ async def patch(
     thread_id: UUID,
     metadata: Mapping[str, Any],
     *,
+    ttl: Ttl | None = None,
     allowed: Filter | None = None,
 ) -> ThreadRow:
-    """Merges metadata, key by key of the top level. Raises ThreadNotFound."""
+    """Merges metadata, key by key of the top level. Raises ThreadNotFound.
+
+    ttl: counts from now on; None leaves it as it is.
+    """
     condition, params = clause("metadata", allowed)
     row = await db.fetch_one(
         f"""UPDATE threads SET metadata = metadata || %(metadata)s::jsonb,
+        ttl_minutes = coalesce(%(minutes)s::float8, ttl_minutes),
+        ttl_strategy = coalesce(%(strategy)s, ttl_strategy),
         updated_at = clock_timestamp() WHERE thread_id = %(thread_id)s AND {condition}
         RETURNING {_THREAD_ROW}""",
-        {"thread_id": thread_id, "metadata": JsonText(dumps(metadata)), **params},
+        {
+            "thread_id": thread_id,
+            "metadata": JsonText(dumps(metadata)),
+            **_lifetime(ttl),
+            **params,
+        },
     )
     if row is None:
         raise ThreadNotFound(thread_id)
@@ -241,22 +261,28 @@ async def delete_many(
         cursor = await connection.execute(
             _LOCK_TO_DELETE.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
         )
-        thread_ids = [row["thread_id"] for row in await cursor.fetchall()]
-        params = {"thread_ids": thread_ids}
-        rows = await (await connection.execute(_LOCK_RUNS, params)).fetchall()
-        await checkpoints.delete_of_threads(connection, thread_ids)
-        cursor = await connection.execute(
-            "DELETE FROM threads WHERE thread_id = ANY(%(thread_ids)s)", params
-        )
-        running = tuple(row["run_id"] for row in rows if row["status"] == RunStatus.RUNNING)
-        return Deleted(cursor.rowcount, running)
+        return await _delete(connection, [row["thread_id"] for row in await cursor.fetchall()])
 
+
+async def _delete(connection: AsyncConnection[Row], thread_ids: Sequence[UUID]) -> Deleted:
+    """Deletes threads that are locked."""
+    params = {"thread_ids": list(thread_ids)}
+    rows = await (await connection.execute(_LOCK_RUNS, params)).fetchall()
+    await checkpoints.delete_of_threads(connection, thread_ids)
+    cursor = await connection.execute(
+        "DELETE FROM threads WHERE thread_id = ANY(%(thread_ids)s)", params
+    )
+    running = tuple(row["run_id"] for row in rows if row["status"] == RunStatus.RUNNING)
+    return Deleted(cursor.rowcount, running)
+
+
+_UNUSED = f"""
+NOT EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ({words(ACTIVE)}))
+"""
 
 _TEMPORARY = f"""
 SELECT thread_id FROM threads t
-WHERE temporary AND updated_at < clock_timestamp() - make_interval(secs => %(grace)s)
-  AND NOT EXISTS (
-    SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.status IN ({words(ACTIVE)}))
+WHERE temporary AND updated_at < clock_timestamp() - make_interval(secs => %(grace)s) AND {_UNUSED}
 ORDER BY updated_at LIMIT %(limit)s
 """
 
@@ -270,6 +296,69 @@ async def sweep_temporary(db: Database, grace_seconds: float, limit: int = 500) 
     if not rows:
         return 0
     return (await delete_many(db, [row["thread_id"] for row in rows])).count
+
+
+_IS_EXPIRED = f"""
+t.expires_at <= clock_timestamp() AND t.ttl_strategy = %(strategy)s AND {_UNUSED}
+"""
+
+# SKIP LOCKED: whoever holds a thread is using it, or sweeps it. A run that is created meanwhile
+# waits for the lock and then finds no thread, as after any deletion.
+_EXPIRED_TO_DELETE = f"""
+SELECT t.thread_id FROM threads t
+WHERE {_IS_EXPIRED} AND t.status <> '{ThreadStatus.BUSY}'
+ORDER BY t.expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+_EXPIRED = (
+    f"SELECT t.thread_id FROM threads t WHERE {_IS_EXPIRED} ORDER BY t.expires_at LIMIT %(limit)s"
+)
+
+
+async def delete_expired(db: Database, limit: int = 100) -> int:
+    """Deletes threads whose time is over and that no run uses; returns how many, at most limit."""
+    async with db.transaction() as connection:
+        cursor = await connection.execute(
+            _EXPIRED_TO_DELETE, {"strategy": TtlStrategy.DELETE.value, "limit": limit}
+        )
+        thread_ids = sorted(row["thread_id"] for row in await cursor.fetchall())
+        return (await _delete(connection, thread_ids)).count if thread_ids else 0
+
+
+async def prune_expired(db: Database, limit: int = 100) -> int:
+    """Removes the history of threads whose time is over and that no run uses; returns how many."""
+    rows = await db.fetch_all(_EXPIRED, {"strategy": TtlStrategy.KEEP_LATEST.value, "limit": limit})
+    for row in rows:
+        with contextlib.suppress(HistoryNeeded):
+            await keep_latest(db, [row["thread_id"]])
+        # Also one whose history cannot be removed: it need not be looked at before it changes.
+        await db.execute(
+            "UPDATE threads SET ttl_swept_at = clock_timestamp() WHERE thread_id = %s",
+            [row["thread_id"]],
+        )
+    return len(rows)
+
+
+_UNUSED_OF = f"""
+SELECT t.thread_id FROM threads t
+WHERE t.thread_id = ANY(%(thread_ids)s) AND {_UNUSED} AND {{visible}}
+"""
+
+
+async def keep_latest(
+    db: Database, thread_ids: Sequence[UUID], *, allowed: Filter | None = None
+) -> int:
+    """Removes what the threads' latest states do not need; returns of how many threads.
+
+    Skips unknown ids and threads that a run uses. Raises HistoryNeeded.
+    """
+    condition, filters = clause("t.metadata", allowed)
+    rows = await db.fetch_all(
+        _UNUSED_OF.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
+    )
+    for row in rows:
+        await checkpoints.keep_latest(db, row["thread_id"])
+    return len(rows)
 
 
 def _text(column: sa.Column[Any]) -> sa.ColumnElement[Any]:

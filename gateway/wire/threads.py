@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import orjson
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator
 
 from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
-from gateway.wire.body import Body
+from gateway.wire.body import Body, Query
 from gateway.wire.extract import Path, find, parse
 from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.ids import uuid7
 from gateway.wire.runs import Command
+from persistence.checkpoints import Storage
 from persistence.threads import ThreadRow
+from persistence.ttl import Ttl, TtlStrategy
 
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
 ThreadKey = Literal[
@@ -56,31 +59,43 @@ class SuperstepForm(Body):
 Superstep = Annotated[dict[str, Any], AsSent(SuperstepForm)]
 
 
-class _WithoutSweeper(Body):
-    """A body in which ``ttl`` is refused by name rather than silently dropped."""
-
-    ttl: Any = None
-
-    @model_validator(mode="after")
-    def _refuse_ttl(self) -> Self:
-        if "ttl" in self.model_fields_set:
-            raise ValueError("ttl: not supported yet")
-        return self
+_LONGEST_TTL_MINUTES = 100 * 366 * 24 * 60
 
 
-class ThreadCreate(_WithoutSweeper):
+class TtlForm(Body):
+    """How long a thread lives after its last change, in minutes; and what becomes of it then."""
+
+    ttl: Annotated[float | None, Field(gt=0, le=_LONGEST_TTL_MINUTES), NotNull] = None
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+    def meant(self) -> Ttl | None:
+        """None when no time was given."""
+        return None if self.ttl is None else Ttl(self.ttl, TtlStrategy(self.strategy))
+
+
+class ThreadCreate(Body):
     """What creates a thread."""
 
-    thread_id: Annotated[Uuid | None, NotNull] = None
+    thread_id: Annotated[Uuid, NotNull] = Field(default_factory=uuid7)
     metadata: JsonObject = {}
+    ttl: Annotated[TtlForm | None, NotNull] = None
     if_exists: Literal["raise", "do_nothing"] = "raise"
     supersteps: list[Superstep] = []
 
 
-class ThreadPatch(_WithoutSweeper):
-    """What changes a thread: metadata is merged, key by key."""
+class ThreadPatch(Body):
+    """What changes a thread: metadata is merged, key by key; ``ttl`` counts from now on."""
 
     metadata: JsonObject = {}
+    ttl: Annotated[TtlForm | None, NotNull] = None
+
+
+class ThreadRead(Query):
+    """What to show of a thread beside itself."""
+
+    include: Annotated[
+        list[str], AfterValidator(lambda given: [name for one in given for name in one.split(",")])
+    ] = []
 
 
 class ThreadCount(Body):
@@ -107,16 +122,18 @@ class ThreadSearch(ThreadCount):
 
 
 class ThreadPrune(Body):
-    """Which threads to delete."""
+    """Which threads to delete, or to free of their history."""
 
     thread_ids: list[Uuid]
     strategy: Literal["delete", "keep_latest"] = "delete"
 
-    @model_validator(mode="after")
-    def _refuse_keep_latest(self) -> Self:
-        if self.strategy == "keep_latest":
-            raise ValueError("strategy: keep_latest is not supported yet")
-        return self
+
+class ThreadTtl(Shown):
+    """How long a thread lives after its last change."""
+
+    strategy: TtlStrategy
+    ttl_minutes: float
+    expires_at: datetime | None
 
 
 class Thread(Shown):
@@ -135,6 +152,7 @@ class Thread(Shown):
     values: Any
     error: Annotated[Any, Field(default=None)]
     interrupts: Annotated[dict[str, list[Any]], Field(default={})]
+    ttl: Annotated[ThreadTtl | None, Field(default=None)]
 
 
 SelectedThread = selected(Thread, extracted=dict[str, Any])
@@ -144,6 +162,65 @@ class Pruned(Shown):
     """How many threads went."""
 
     pruned_count: int
+
+
+class Size(Shown):
+    """Rows, and what they take."""
+
+    count: int
+    bytes: int
+
+
+class ChannelSize(Shown):
+    """What a channel's values take."""
+
+    versions: int
+    bytes: int
+
+
+class ChannelsSize(Size):
+    """What all channels' values take."""
+
+    by_channel: dict[str, ChannelSize]
+
+
+class ThreadStorage(Shown):
+    """What a thread's history takes."""
+
+    thread_id: UUID
+    total_bytes: int
+    checkpoints: Size
+    channel_values: ChannelsSize
+    pending_writes: Size
+
+
+def show_storage(thread_id: UUID, storage: Storage) -> dict[str, Any]:
+    """What is kept of a thread as the wire has it."""
+    channels = storage.channels.values()
+    values = {
+        "count": sum(channel["versions"] for channel in channels),
+        "bytes": sum(channel["bytes"] for channel in channels),
+        "by_channel": storage.channels,
+    }
+    parts = (storage.checkpoints, values, storage.writes)
+    return {
+        "thread_id": thread_id,
+        "total_bytes": sum(part["bytes"] for part in parts),
+        "checkpoints": storage.checkpoints,
+        "channel_values": values,
+        "pending_writes": storage.writes,
+    }
+
+
+def show_ttl(row: ThreadRow) -> dict[str, Any] | None:
+    """A thread's lifetime as the wire has it."""
+    if row.ttl_minutes is None:
+        return None
+    return {
+        "strategy": row.ttl_strategy,
+        "ttl_minutes": row.ttl_minutes,
+        "expires_at": row.expires_at and moment(row.expires_at),
+    }
 
 
 def show_thread(row: ThreadRow) -> dict[str, Any]:
