@@ -24,7 +24,13 @@ from psycopg.rows import DictRow
 
 from persistence import checkpoints, webhooks
 from persistence.engine import Database, JsonText, Row
-from persistence.errors import Conflict, RunNotFound, ThreadBusy, ThreadNotFound
+from persistence.errors import (
+    Conflict,
+    NothingToResume,
+    RunNotFound,
+    ThreadBusy,
+    ThreadNotFound,
+)
 from persistence.lifecycle import (
     ACTIVE,
     CLAIM,
@@ -100,6 +106,18 @@ def _run_row(row: Row) -> RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Answers:
+    """What questions of the thread a new run answers.
+
+    ids: the interrupts; empty when the answer is for whichever one is open.
+    known: whether the questions must be open in the thread's row: who asks has read them there.
+    """
+
+    ids: frozenset[str] = frozenset()
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """What is asked of ``create``.
 
@@ -113,6 +131,7 @@ class NewRun:
     resumable: streams of the run may be rejoined with their past.
     webhook: URL that is told of the run's end.
     ttl: of the thread, if it is made for this run.
+    answers: what it answers, if it is to go on from an interrupt.
     allowed: which threads the caller may see; on another there is nothing to run.
     """
 
@@ -132,6 +151,7 @@ class NewRun:
     resumable: bool = False
     webhook: str | None = None
     ttl: Ttl | None = None
+    answers: Answers | None = None
     allowed: Filter | None = None
 
 
@@ -242,10 +262,11 @@ _DELETE = "DELETE FROM runs WHERE run_id = ANY(%(run_ids)s)"
 async def create(db: Database, new: NewRun) -> Created:
     """Accepts a run: row, thread and multitask strategy in one transaction.
 
-    Raises ThreadNotFound, ThreadBusy (strategy ``reject``), Conflict (the run's id is taken).
+    Raises ThreadNotFound, ThreadBusy (strategy ``reject``), NothingToResume, Conflict (the run's
+    id is taken).
     """
     try:
-        if new.multitask_strategy is MultitaskStrategy.ENQUEUE:
+        if new.multitask_strategy is MultitaskStrategy.ENQUEUE and new.answers is None:
             async with db.connection() as connection:
                 return Created(run=await _insert(connection, new))
         async with db.transaction() as connection:
@@ -269,13 +290,15 @@ async def create_within(connection: Connection, new: NewRun) -> Created:
     """Accepts a run inside the caller's transaction.
 
     Locks the thread: whoever holds other locks than a thread's must have taken that one before.
-    Raises ThreadNotFound, ThreadBusy (strategy ``reject``).
+    Raises ThreadNotFound, ThreadBusy (strategy ``reject``), NothingToResume.
     """
     if new.if_not_exists == "create":
         cursor = await connection.execute(
             _ENSURE_THREAD, {"thread_id": new.thread_id} | _new_thread(new)
         )
         if cursor.rowcount:  # nobody else's, whatever its metadata are
+            if new.answers is not None:
+                raise NothingToResume("There is nothing to resume: the thread has never run")
             return Created(await _insert(connection, replace(new, allowed=None)))
     stopped = await _make_way(connection, new)
     return Created(await _insert(connection, new), **stopped)
@@ -325,6 +348,8 @@ async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID
     if not await lock_thread(connection, new.thread_id, new.allowed):
         raise ThreadNotFound(new.thread_id)
     active = await (await connection.execute(_LOCK_ACTIVE, ids)).fetchall()
+    if new.answers is not None:
+        await _check_answers(connection, new, new.answers)
     if not active or new.multitask_strategy is MultitaskStrategy.ENQUEUE:
         return {}
     if new.multitask_strategy is MultitaskStrategy.REJECT:
@@ -344,6 +369,54 @@ async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID
         "withdrawn": () if rolled_back else pending,
         "deleted": pending if rolled_back else (),
     }
+
+
+_ANSWERED = f"""
+SELECT r.kwargs->'command'->'resume' AS answer FROM runs r
+WHERE r.thread_id = %(thread_id)s AND r.status IN ({_ACTIVE})
+"""
+
+_ASKED = """
+SELECT coalesce(t.interrupts, '{}') AS interrupts,
+       t.status NOT IN ('idle', 'busy') OR t.interrupts <> '{}' AS unfinished
+FROM threads t WHERE t.thread_id = %(thread_id)s
+"""
+
+
+async def _check_answers(connection: Connection, new: NewRun, answers: Answers) -> None:
+    """Lets one of several answers to a question through, on a thread that is locked.
+
+    Raises NothingToResume.
+    """
+    ids = {"thread_id": new.thread_id}
+    active = await (await connection.execute(_ANSWERED, ids)).fetchall()
+    asked = await (await connection.execute(_ASKED, ids)).fetchone()
+    if asked is None:
+        raise ThreadNotFound(new.thread_id)
+    if new.multitask_strategy is not MultitaskStrategy.ENQUEUE:
+        active = []  # they make way, and their answers with them
+    given = [row["answer"] for row in active if row["answer"] is not None]
+    if any(_answers_same(answers, answer) for answer in given):
+        raise NothingToResume("The question was answered by another run already")
+    open_ids = {question["id"] for task in asked["interrupts"].values() for question in task}
+    if answers.known and not answers.ids <= open_ids:
+        unsettled = bool(active) and not given
+        raise NothingToResume("No such question waits for an answer", unsettled=unsettled)
+    if not active and (
+        not asked["unfinished"] or (open_ids and answers.ids and not answers.ids & open_ids)
+    ):
+        raise NothingToResume("There is nothing to resume: no question waits for this answer")
+
+
+def _answers_same(answers: Answers, given: Any) -> bool:
+    """Whether a run that is under way answers what is to be answered. Pure.
+
+    An answer to no question in particular is for the one that is open, and there can be one such.
+    """
+    named = set(given) if isinstance(given, dict) and all(len(key) == 32 for key in given) else None
+    if named is None or not answers.ids:
+        return named is None
+    return not named.isdisjoint(answers.ids)
 
 
 async def _end_pending(
