@@ -17,11 +17,12 @@ from uuid import UUID
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, LastValue
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.constants import TAG_HIDDEN
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
 
-from actors.child import resumption, run_config
+from actors.child import event_streaming, resumption, run_config
 from actors.child.frames import INTERRUPT, Frames
 from actors.child.masking import masked
 from actors.child.serialize import dumps
@@ -87,7 +88,7 @@ async def run(
     values so far if they can be read quickly; a second cancellation does not wait for them.
     """
     graph.checkpointer, graph.store, graph.name = saver, store or graph.store, start.graph_id
-    frames = Frames(start.kwargs)
+    frames = _frames(start, graph)
     try:
         await emit("metadata", dumps({"run_id": start.run_id, "attempt": start.attempt}))
         plan = await resumption.plan(start, graph, saver)
@@ -105,6 +106,12 @@ async def run(
         return await _failed(start, graph, frames, as_failure(error))
 
 
+def _frames(start: Start, graph: Compiled) -> Frames:
+    if not event_streaming.is_asked_for(start.kwargs):
+        return Frames(start.kwargs)
+    return event_streaming.ProtocolFrames(start.kwargs, watch_values=not graph.stream_transformers)
+
+
 async def _stream(
     start: Start, graph: Compiled, plan: resumption.Plan, frames: Frames
 ) -> AsyncGenerator[tuple[tuple[str, ...], str, Any]]:
@@ -113,19 +120,26 @@ async def _stream(
     subgraphs = bool(kwargs.get("subgraphs"))
     options: dict[str, Any] = {
         "context": run_config.context(graph, kwargs),
-        "stream_mode": frames.graph_modes,
         "output_keys": graph.output_channels,
         "interrupt_before": kwargs.get("interrupt_before"),
         "interrupt_after": kwargs.get("interrupt_after"),
         "durability": run_config.durability(kwargs),
-        "subgraphs": subgraphs,
     }
+    if event_streaming.is_asked_for(kwargs):
+        told = event_streaming.stream(graph, plan.input, plan.config, **options)
+        async with aclosing(told):
+            async for named in told:
+                yield named
+        return
+    options |= {"stream_mode": frames.graph_modes, "subgraphs": subgraphs}
     if not frames.wants_events:
         async for part in graph.astream(plan.input, plan.config, **options):
             yield _part(part, subgraphs)
         return
     root = UUID(start.run_id)
-    async for event in graph.astream_events(plan.input, plan.config, version="v2", **options):
+    # What LangGraph does for itself (choosing an edge, say) is tagged so, and nobody's to see.
+    options |= {"version": "v2", "exclude_tags": [TAG_HIDDEN]}
+    async for event in graph.astream_events(plan.input, plan.config, **options):
         if event["event"] == "on_chain_stream" and event["run_id"] == str(root):
             yield _part(event["data"]["chunk"], subgraphs)
         else:

@@ -34,6 +34,7 @@ from functools import singledispatch
 from typing import Any
 
 import orjson
+from langchain_core.messages import BaseMessage
 from langgraph.types import Send
 from pydantic import BaseModel
 
@@ -58,6 +59,32 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(value, _plain, _OPTIONS)
     except (TypeError, RecursionError):  # what orjson refuses: huge, deep, circular, ill-formed
         return _spelled(value)
+
+
+def dumps_brief(value: Any) -> bytes:
+    """The same, but messages say only what they have to say: no field that is empty.
+
+    What takes the long way is written in full.
+    """
+    try:
+        return orjson.dumps(value, _plain_brief, _OPTIONS)
+    except (TypeError, RecursionError):
+        return _spelled(value)
+
+
+def _plain_brief(value: Any) -> Any:
+    fields = _plain(value)
+    if not isinstance(value, BaseMessage) or not isinstance(fields, dict):
+        return fields
+    return {
+        name: field
+        for name, field in fields.items()
+        if name in _ALWAYS or not (field is None or field in ({}, [], ""))
+    }
+
+
+_ALWAYS = frozenset({"type", "content", "tool_call_id", "status", "artifact"})
+"""Fields of messages that are told even when there is nothing in them."""
 
 
 # One step: an object that orjson does not know → one that it knows better
