@@ -92,8 +92,11 @@ class Cursor:
         self.seq = 0
         self.known = known
 
-    def take(self, entries: Iterable[Entry]) -> tuple[list[Event], bool]:
-        """Moves past the entries: returns the events that are news, and whether the run ended."""
+    def take(self, entries: Iterable[Entry], *, with_end: bool = False) -> tuple[list[Event], bool]:
+        """Moves past the entries: returns the events that are news, and whether the run ended.
+
+        with_end: whether the end is told as the last event too.
+        """
         news: list[Event] = []
         for entry in entries:
             self.at = entry.at
@@ -101,7 +104,7 @@ class Cursor:
             if event.attempt < self.attempt:
                 continue
             if event.name == END_EVENT:
-                return news, True
+                return [*news, event] if with_end else news, True
             if event.attempt > self.attempt:
                 self.attempt, self.seq = event.attempt, 0
             if entry.seq:

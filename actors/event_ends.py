@@ -9,6 +9,7 @@ import asyncio
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import orjson
 import structlog
@@ -24,6 +25,7 @@ from actors.child.protocol import (
     WAKE_CHANNEL,
     events_key,
 )
+from actors.events import THREAD_MARK
 from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
@@ -61,6 +63,7 @@ class RedisEventEnds:
         self._redis = redis_connections.client(redis_url, _COMMAND_SECONDS)
         self._ttl = max(1, int(ttl))
         self._waiting: list[_End] = []
+        self._begun: dict[UUID, None] = {}
         self._any = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,6 +85,12 @@ class RedisEventEnds:
             log.warning("ends of runs were not written to redis", runs=len(self._waiting))
         await self._redis.aclose()
 
+    def begin(self, thread_id: UUID) -> None:
+        """See ``EventEnds.begin``. Lost while Redis is away: followers look at the rows too."""
+        if not self._away:
+            self._begun[thread_id] = None
+            self._any.set()
+
     async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
         """See ``EventEnds.end``. Returns when it is written; soon, anyhow, if Redis is gone."""
         given_up_at = asyncio.get_running_loop().time() + _KEEP_SECONDS
@@ -101,8 +110,9 @@ class RedisEventEnds:
         pause = _PAUSE_MIN
         while True:
             await self._any.wait()
-            batch = self._waiting[:_BATCH]
-            if not batch:
+            batch, begun = self._waiting[:_BATCH], list(self._begun)
+            self._begun.clear()
+            if not batch and not begun:
                 self._any.clear()
                 self._idle.set()
                 continue
@@ -110,7 +120,7 @@ class RedisEventEnds:
                 if self._away:
                     await self._redis.ping()
                     await asyncio.sleep(_AFTER_OUTAGE_SECONDS)
-                await self._send(batch)
+                await self._send(batch, begun)
             except (RedisError, OSError) as error:
                 if not self._away:
                     log.warning("redis is away, ends of runs are kept", error=str(error))
@@ -126,8 +136,10 @@ class RedisEventEnds:
             for end in batch:
                 end.noted.set()
 
-    async def _send(self, batch: list[_End]) -> None:
+    async def _send(self, batch: list[_End], begun: list[UUID]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
+            for thread_id in begun:
+                _ = pipeline.publish(WAKE_CHANNEL, f"{THREAD_MARK}{thread_id}")
             for end in batch:
                 key = events_key(end.run_id)
                 attempt = str(end.attempt).encode()

@@ -17,14 +17,17 @@ import orjson
 from actors.child.protocol import END_EVENT
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
 from actors.event_rows import RowWatch
-from actors.events import START, Event
+from actors.event_threads import ThreadWatch
+from actors.events import LIVE, START, UPDATE_EVENT, Event
 from actors.tasks import stop, supervise
 from persistence.engine import Database
+from persistence.thread_runs import StartedRun
 
 _BATCH = 128
 _SOON_SECONDS = 0.1
 _IDLE_SECONDS = 3.0
 _END_GRACE_SECONDS = 0.5
+_KEEP_UPDATES = 100
 
 
 class _Log:
@@ -75,15 +78,18 @@ class MemoryEventLog:
         self._logs: dict[str, _Log] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._rows = RowWatch(database, self._row_seen)
-        self._task: asyncio.Task[None] | None = None
+        self._threads = ThreadWatch(database)
+        self._updates: dict[UUID, _Log] = {}
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Starts looking at the rows of silent runs."""
-        self._task = asyncio.create_task(supervise(self._rows.run))
+        """Starts looking at the rows of silent runs and of followed threads."""
+        loops = (self._rows.run, self._threads.run)
+        self._tasks = [asyncio.create_task(supervise(loop)) for loop in loops]
 
     async def close(self) -> None:
         """Ends every subscription and forgets everything."""
-        await stop(self._task)
+        await stop(*self._tasks)
         for timer in self._expiries.values():
             timer.cancel()
         for log in self._logs.values():
@@ -103,6 +109,10 @@ class MemoryEventLog:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
+    def begin(self, thread_id: UUID) -> None:
+        """See ``EventEnds.begin``."""
+        self._threads.wake(thread_id)
+
     async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
         """See ``EventEnds.end``."""
         run_id = str(run_id)
@@ -115,16 +125,20 @@ class MemoryEventLog:
 
     # ── the subscriber's side ────────────────────────────────────────────────────────────────────
 
-    async def follow(self, run_id: str, after: str = START) -> AsyncGenerator[list[Event], None]:
+    async def follow(
+        self, run_id: str, after: str = START, *, with_end: bool = False, over: bool = False
+    ) -> AsyncGenerator[list[Event], None]:
         """See ``EventReader.follow``."""
         with self._watching(run_id, _SOON_SECONDS) as log:
+            if over:
+                log.close()
             cursor = _place(log, after)
             while True:
                 news = log.news
                 start = bisect_right(log.entries, cursor.at, key=attrgetter("at"))
                 entries = log.entries[start : start + _BATCH]
                 if entries:
-                    events, ended = cursor.take(entries)
+                    events, ended = cursor.take(entries, with_end=with_end)
                     if events:
                         yield events
                     if ended:
@@ -138,6 +152,41 @@ class MemoryEventLog:
         """See ``EventReader.ended``."""
         with self._watching(run_id, 0) as log:
             await log.ended.wait()
+
+    async def tip(self, run_id: str) -> str:
+        """See ``EventReader.tip``."""
+        log = self._logs.get(str(UUID(run_id)))
+        return format_id(log.last) if log is not None else START
+
+    def runs_of(self, thread_id: UUID) -> AsyncGenerator[list[StartedRun], None]:
+        """See ``EventReader.runs_of``."""
+        return self._threads.runs_of(thread_id)
+
+    async def updates_of(
+        self, thread_id: UUID, after: str = LIVE
+    ) -> AsyncGenerator[list[Event], None]:
+        """See ``EventReader.updates_of``."""
+        log = self._updates.setdefault(thread_id, _Log())
+        cursor = _place(log, after)
+        log.watchers += 1
+        try:
+            while True:
+                news = log.news
+                start = bisect_right(log.entries, cursor.at, key=attrgetter("at"))
+                if entries := log.entries[start : start + _BATCH]:
+                    yield cursor.take(entries)[0]
+                else:
+                    await news.wait()
+        finally:
+            log.watchers -= 1
+            if not log.watchers and not log.entries:
+                self._updates.pop(thread_id, None)
+
+    async def note_update(self, thread_id: UUID, data: bytes) -> None:
+        """See ``EventReader.note_update``. The last ones are kept."""
+        log = self._updates.setdefault(thread_id, _Log())
+        self._append(log, UPDATE_EVENT, data, 1, 0)
+        del log.entries[:-_KEEP_UPDATES]
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 

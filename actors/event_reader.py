@@ -27,9 +27,12 @@ from actors import redis_connections
 from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
 from actors.event_rows import RowWatch
-from actors.events import START, Event
+from actors.event_threads import ThreadWatch
+from actors.event_updates import StateUpdates
+from actors.events import LIVE, START, THREAD_MARK, UPDATE_MARK, Event
 from actors.tasks import raise_if_cancelled, stop, supervise
 from persistence.engine import Database
+from persistence.thread_runs import StartedRun
 
 log = structlog.get_logger(__name__)
 
@@ -177,11 +180,13 @@ class RedisEventReader:
         self._reachable = True
         self._changed_at = 0.0
         self._rows = RowWatch(database, self._row_seen)
+        self._threads = ThreadWatch(database)
+        self._updates = StateUpdates(self._redis, self._asked)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Starts listening; does not wait for Redis, so a gateway can start before it does."""
-        loops = (self._listen, self._read_on, self._rows.run)
+        loops = (self._listen, self._read_on, self._rows.run, self._threads.run)
         self._tasks = [asyncio.create_task(supervise(loop)) for loop in loops]
 
     async def close(self) -> None:
@@ -194,9 +199,11 @@ class RedisEventReader:
 
     # ── the subscriber's side ────────────────────────────────────────────────────────────────────
 
-    async def follow(self, run_id: str, after: str = START) -> AsyncGenerator[list[Event], None]:
+    async def follow(
+        self, run_id: str, after: str = START, *, with_end: bool = False, over: bool = False
+    ) -> AsyncGenerator[list[Event], None]:
         """See ``EventReader.follow``."""
-        with self._watching(run_id, reading=True) as feed:
+        with self._watching(run_id, reading=True, over=over) as feed:
             cursor = await self._cursor(feed, after)
             while cursor is not None:
                 news = feed.news
@@ -211,7 +218,7 @@ class RedisEventReader:
                     if not entries:
                         continue
                 if entries:
-                    events, ended = cursor.take(entries)
+                    events, ended = cursor.take(entries, with_end=with_end)
                     if events:
                         yield events
                     if ended:
@@ -226,17 +233,40 @@ class RedisEventReader:
         with self._watching(run_id, reading=False) as feed:
             await feed.ended.wait()
 
+    async def tip(self, run_id: str) -> str:
+        """See ``EventReader.tip``."""
+        try:
+            found = await self._asked(
+                self._redis.xrevrange(events_key(str(UUID(run_id))), "+", "-", count=1)
+            )
+        except (RedisError, OSError):
+            return START
+        return found[0][0].decode() if found else START
+
+    def runs_of(self, thread_id: UUID) -> AsyncGenerator[list[StartedRun], None]:
+        """See ``EventReader.runs_of``."""
+        return self._threads.runs_of(thread_id)
+
+    def updates_of(self, thread_id: UUID, after: str = LIVE) -> AsyncGenerator[list[Event], None]:
+        """See ``EventReader.updates_of``."""
+        return self._updates.follow(thread_id, after)
+
+    async def note_update(self, thread_id: UUID, data: bytes) -> None:
+        """See ``EventReader.note_update``."""
+        await self._updates.note(thread_id, data)
+
     @contextmanager
-    def _watching(self, run_id: str, *, reading: bool) -> Iterator[_Feed]:
+    def _watching(self, run_id: str, *, reading: bool, over: bool = False) -> Iterator[_Feed]:
         run_id = str(UUID(run_id))  # an odd one must not fail the statement that asks for many
         feed = self._feeds.get(run_id)
         if feed is None:
             feed = self._feeds[run_id] = _Feed(run_id, self._ring_events, self._ring_bytes)
         feed.watchers += 1
         feed.readers += reading
-        if reading and not feed.placed:
+        feed.terminal |= over
+        if reading and (over or not feed.placed):
             self._wake(feed)
-        if not feed.ended.is_set():
+        if not over and not feed.ended.is_set():
             self._rows.watch(run_id, _SOON_SECONDS if reading else 0)
         try:
             yield feed
@@ -340,7 +370,14 @@ class RedisEventReader:
     def _heard(self, reply: Any) -> None:
         match reply:
             case [b"message", _, bytes(payload)]:
-                run_id, mark, _ = payload.decode(errors="replace").partition(END_MARK)
+                text = payload.decode(errors="replace")
+                if text.startswith(THREAD_MARK):
+                    self._threads.wake(UUID(text.removeprefix(THREAD_MARK)))
+                    return
+                if text.startswith(UPDATE_MARK):
+                    self._updates.wake(UUID(text.removeprefix(UPDATE_MARK)))
+                    return
+                run_id, mark, _ = text.partition(END_MARK)
                 feed = self._feeds.get(run_id)
                 if feed is None:
                     return
@@ -355,6 +392,8 @@ class RedisEventReader:
                 self._set_reachable(True)
                 self._wake_all()
                 self._rows.watch_all(0)
+                self._threads.wake_all()
+                self._updates.wake_all()
             case _:
                 pass  # the answer to a ping
 

@@ -7,6 +7,10 @@ read through a ``event_cursor.Cursor``, so both drop, mark and end alike.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
+
+from actors.child.protocol import END_EVENT as END_EVENT
+from persistence.thread_runs import StartedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,10 @@ START = "0-0"
 """Cursor before the first event."""
 LIVE = "$"
 """Cursor after the last event that exists when the subscription begins."""
+UPDATE_EVENT = "state_update"
+"""Name of the event that tells of a change of state which no run made."""
+THREAD_MARK, UPDATE_MARK = "thread ", "update "
+"""What a wake-up begins with that names a thread: a run of it started, its state was updated."""
 GAP_EVENT = "callboard/gap"
 """Name of the event that stands where events were lost (trimmed, flushed, or never written because
 Redis was away too long). Data ``{"missed": count}``, null when the count is not known."""
@@ -37,7 +45,9 @@ Redis was away too long). Data ``{"missed": count}``, null when the count is not
 class EventReader(Protocol):
     """The gateway's side. Every subscriber is a cursor; slow ones cost a cursor, not memory."""
 
-    def follow(self, run_id: str, after: str = START) -> AsyncIterator[list[Event]]:
+    def follow(
+        self, run_id: str, after: str = START, *, with_end: bool = False, over: bool = False
+    ) -> AsyncIterator[list[Event]]:
         """Yields batches of events after the cursor, in order and each once, until the run's end.
 
         Ends by itself after the end marker, or when the row is terminal and nothing more is
@@ -46,6 +56,34 @@ class EventReader(Protocol):
         missing is marked by a ``GAP_EVENT``. ``after`` is START, LIVE, or an event's id (a text
         that is none counts as LIVE). The subscription begins when the first batch is asked for.
         Heartbeats are the caller's. While Redis is away the iterator waits.
+
+        with_end: yields ``END_EVENT`` as well, if it is stored: data ``{"status"}``.
+        over: the caller knows that the run ended long ago: what is not stored will never be.
+        """
+        ...
+
+    async def tip(self, run_id: str) -> str:
+        """The id of the run's last stored event, START if there is none or nobody can say."""
+        ...
+
+    def runs_of(self, thread_id: UUID) -> AsyncIterator[list[StartedRun]]:
+        """Yields the thread's runs in the order of their start: those there are, then new ones.
+
+        The first list may be empty: the thread need not exist yet. Never ends by itself.
+        """
+        ...
+
+    def updates_of(self, thread_id: UUID, after: str = LIVE) -> AsyncIterator[list[Event]]:
+        """Yields the thread's changes of state that no run made, as ``state_update`` events.
+
+        Never ends by itself. They are kept for a while only.
+        """
+        ...
+
+    async def note_update(self, thread_id: UUID, data: bytes) -> None:
+        """Tells followers of the thread, at any gateway, of a change of state that no run made.
+
+        data: JSON of the ``state_update`` event. Never raises for a Redis that is gone.
         """
         ...
 
@@ -55,7 +93,11 @@ class EventReader(Protocol):
 
 
 class EventEnds(Protocol):
-    """The worker's side: writes what comes after the row is settled."""
+    """The worker's side: says when a run begins, and writes what comes after it is settled."""
+
+    def begin(self, thread_id: UUID) -> None:
+        """Wakes who follows the thread: a run of it has started. Neither waits nor raises."""
+        ...
 
     async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
         """Appends the ``error`` event, if any, and the end marker, and wakes all readers.

@@ -54,6 +54,7 @@ class RunActor:
                 self._executor.release()
         if claimed is None:
             return
+        self._ends.begin(claimed.thread_id)
         outcome = await self._executor.execute(claimed)
         ending = await self._leases.conclude(claimed, outcome)
         log.log(

@@ -41,5 +41,8 @@ class MuteDispatcher:
 class MuteEnds:
     """Ends that only the row tells of."""
 
+    def begin(self, thread_id: UUID) -> None:
+        """See ``EventEnds.begin``: followers find the run by looking."""
+
     async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
         """See ``EventEnds.end``."""
