@@ -13,7 +13,16 @@ from actors.events import EventReader
 from gateway.context import CONTEXT, Context
 from gateway.middleware import Cors, answer_errors, answer_preflights
 from gateway.openapi import DOCUMENT, Document
-from gateway.routes import assistants, docs, runs, state, stateless_runs, system, threads
+from gateway.routes import (
+    assistants,
+    docs,
+    runs,
+    state,
+    stateless_runs,
+    system,
+    thread_streams,
+    threads,
+)
 from gateway.settings import GatewaySettings
 from persistence.assistants import ensure_system
 from persistence.engine import Database
@@ -31,6 +40,7 @@ ROUTES = (
     assistants.routes,
     threads.routes,
     state.routes,
+    thread_streams.routes,
     runs.routes,
     stateless_runs.routes,
 )

@@ -15,6 +15,7 @@ from persistence.engine import Database
 
 if TYPE_CHECKING:
     from gateway.long_response import LongResponse
+    from gateway.protocol_socket import ProtocolSocket
 
 log = structlog.get_logger()
 
@@ -60,7 +61,7 @@ class Context:
     graph_ids: frozenset[str]
     version: str
     background: Background = field(default_factory=Background)
-    open_responses: "set[LongResponse]" = field(default_factory=set)
+    open_responses: "set[LongResponse | ProtocolSocket]" = field(default_factory=set)
     """Streams and waits under way, to be ended when the gateway stops."""
 
 

@@ -48,3 +48,12 @@ async def remember_state(call: Call, thread_id: UUID, graph_id: str) -> None:
         interrupts=orjson.dumps(state.get("interrupts") or {}),
         next_nodes=bool(state.get("next")),
     )
+
+
+async def tell_followers(call: Call, thread_id: UUID, graph_id: str) -> None:
+    """Tells those who follow the thread that its state has changed, by no run."""
+    args = {"thread_id": str(thread_id), "graph_id": graph_id, "checkpoint": {}, "subgraphs": False}
+    status, state = await ask(call, "state", args)
+    if status == 200:
+        told = b'{"state":%b,"thread_id":"%b"}' % (state, str(thread_id).encode())
+        await call.context.events.note_update(thread_id, told)

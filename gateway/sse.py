@@ -66,15 +66,41 @@ async def stream(
 
     ``on_disconnect`` is started when the client left, and only then.
     """
+    frames = _frames(batches, with_ids, only)
+    return await send_frames(call, frames, headers=headers, on_disconnect=on_disconnect)
+
+
+async def _frames(
+    batches: AsyncIterator[list[Event]], with_ids: bool, only: Filter
+) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(_generator(batches)):
+        async for batch in batches:
+            yield b"".join(frame(e, with_id=with_ids) for e in batch if only.wants(e.name))
+
+
+async def send_frames(
+    call: Call,
+    frames: AsyncGenerator[bytes, None],
+    *,
+    headers: Mapping[str, str],
+    is_endless: bool = False,
+    on_disconnect: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+) -> web.StreamResponse:
+    """Sends what is ready to be sent, one write a piece; see ``stream``.
+
+    is_endless: it ends only with the gateway, and then by a cut line: clients believe an end.
+    """
     answer = LongResponse(call.context, call.request, {**_HEADERS, **headers}, HEARTBEAT)
     try:
-        async with answer, contextlib.aclosing(_generator(batches)):
-            async for batch in batches:
-                frames = [frame(e, with_id=with_ids) for e in batch if only.wants(e.name)]
-                if frames:
-                    await answer.send(b"".join(frames))
+        async with answer, contextlib.aclosing(frames):
+            async for piece in frames:
+                if piece:
+                    await answer.send(piece)
             await answer.finish()
     except Closing:
+        if is_endless:
+            answer.hang_up()
+            return answer.response
         # Complete, but without the run's end: the SDKs ask for the run's status and come back.
         with contextlib.suppress(ClientGone):
             await answer.finish(within=_LAST_WORDS_SECONDS)

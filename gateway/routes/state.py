@@ -6,7 +6,7 @@ from uuid import UUID
 from aiohttp import web
 
 from gateway.errors import BadRequest, Conflict, Unprocessable
-from gateway.inspection import ask, graph_id_of, remember_state
+from gateway.inspection import ask, graph_id_of, remember_state, tell_followers
 from gateway.routing import Call, Routes
 from gateway.wire.answers import answer, relay
 from gateway.wire.state import (
@@ -107,6 +107,7 @@ async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Re
     status, updated = await ask(call, "update_state", args)
     if status == 200:
         await remember_state(call, thread_id, graph_id)
+        call.context.background.start(tell_followers(call, thread_id, graph_id))
     return relay(updated, status=status)
 
 

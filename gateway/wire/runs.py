@@ -176,24 +176,24 @@ class Join(Query):
     cancel_on_disconnect: Flag = False
 
 
-def _modes(given: list[str]) -> list[str]:
+def modes(given: list[str]) -> list[str]:
     """Repeated parameters, comma lists and JSON lists all mean the same."""
-    modes: list[str] = []
+    found: list[str] = []
     for text in given:
         if text.startswith("["):
             try:
-                modes += [str(mode) for mode in orjson.loads(text)]
+                found += [str(mode) for mode in orjson.loads(text)]
             except orjson.JSONDecodeError:
                 raise ValueError(f"invalid JSON list {text}") from None
         else:
-            modes += [mode.strip() for mode in text.split(",") if mode.strip()]
-    return modes
+            found += [mode.strip() for mode in text.split(",") if mode.strip()]
+    return found
 
 
 class JoinStream(Join):
     """How to follow a run's stream."""
 
-    stream_mode: Annotated[list[str], AfterValidator(_modes)] = []
+    stream_mode: Annotated[list[str], AfterValidator(modes)] = []
 
 
 class Run(Shown):
