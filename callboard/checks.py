@@ -12,6 +12,7 @@ from callboard.config import Project, load_project
 from callboard.errors import StartError
 from callboard.launch import Launch
 from callboard.settings import read
+from persistence.store import StoreConfig
 
 MINIMAL_PYTHON = (3, 11)
 MINIMAL_POSTGRES = 140000
@@ -51,7 +52,7 @@ def before_start(launch: Launch) -> Project:
     launching.prepare(launch)
     budget(needed, database(launch))
     if launch.database_url is not None:
-        schema(launch, upgrade=True)
+        schema(launch, project.store, upgrade=True)
     if launch.redis_url is not None:
         redis(launch)
     return project
@@ -115,22 +116,24 @@ def budget(needed: Budget, allowed: int) -> str:
     return f"{needed}, of {allowed}"
 
 
-def schema(launch: Launch, *, upgrade: bool) -> str:
+def schema(launch: Launch, store: StoreConfig, *, upgrade: bool) -> str:
     """The schema is up to date, or has just been brought there."""
     import psycopg
     import sqlalchemy
 
     from persistence import migrate
-    from persistence.errors import Unavailable
+    from persistence.errors import IndexRefused, Unavailable
     from persistence.settings import DatabaseSettings
 
     settings = read(DatabaseSettings, url=launch.database_url)
     url = settings.migration_url or settings.url
     try:
         if upgrade:
-            migrate.upgrade(url)
-        elif not migrate.is_current(url):
+            migrate.upgrade(url, vector_dims=store.vector_dims)
+        elif not migrate.is_current(url, store.vector_dims):
             raise StartError("not up to date: run `callboard migrate`")
+    except IndexRefused as error:
+        raise StartError(str(error)) from None
     except (Unavailable, psycopg.Error, sqlalchemy.exc.SQLAlchemyError) as error:
         raise StartError(f"DATABASE_URL: cannot set up the schema: {_one_line(error)}") from None
     return "up to date"

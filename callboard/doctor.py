@@ -20,7 +20,11 @@ _IMPORT_GRAPHS = """
 import json, sys
 project = json.load(sys.stdin)
 from actors.child.loader import Graphs
+from actors.child.store_config import StoreConfig
 graphs = Graphs.import_all(project)
+index = StoreConfig.load(project).index
+if index and index.broken:
+    graphs.broken["store.index.embed"] = index.broken
 sys.__stdout__.write("\\n" + json.dumps({"ids": graphs.ids, "broken": graphs.broken}))
 """
 
@@ -91,7 +95,7 @@ def _database(launch: Launch) -> str:
 def _schema(launch: Launch) -> str:
     if launch.database_url is None:
         return "embedded: brought up to date at each start"
-    return checks.schema(launch, upgrade=False)
+    return checks.schema(launch, load_project(launch.config).store, upgrade=False)
 
 
 def _folder_and_port(launch: Launch) -> str:

@@ -10,15 +10,18 @@ from aiohttp import web
 
 from actors.dispatch import Dispatcher
 from actors.events import EventReader
+from actors.webhook_policy import WebhookPolicy
 from gateway.context import CONTEXT, Context
 from gateway.middleware import Cors, answer_errors, answer_preflights
 from gateway.openapi import DOCUMENT, Document
 from gateway.routes import (
     assistants,
+    crons,
     docs,
     runs,
     state,
     stateless_runs,
+    store,
     system,
     thread_streams,
     threads,
@@ -27,6 +30,8 @@ from gateway.settings import GatewaySettings
 from persistence.assistants import ensure_system
 from persistence.engine import Database
 from persistence.errors import Unavailable
+from persistence.store import StoreConfig
+from persistence.ttl import Ttl
 
 log = structlog.get_logger()
 
@@ -40,9 +45,11 @@ ROUTES = (
     assistants.routes,
     threads.routes,
     state.routes,
+    crons.routes,
     thread_streams.routes,
     runs.routes,
     stateless_runs.routes,
+    store.routes,
 )
 
 
@@ -67,8 +74,15 @@ def create_app(
     events: EventReader,
     graph_ids: frozenset[str],
     version: str,
+    webhooks: WebhookPolicy = WebhookPolicy(),  # noqa: B008  # frozen
+    thread_ttl: Ttl | None = None,
+    store_config: StoreConfig = StoreConfig(),  # noqa: B008  # frozen
 ) -> web.Application:
-    """Composes the gateway. Opens and closes the parts that can be, with the application."""
+    """Composes the gateway. Opens and closes the parts that can be, with the application.
+
+    webhooks: which ones clients may name. thread_ttl: of threads for which clients name none.
+    store_config: what the project says about its store.
+    """
     app = web.Application(
         middlewares=[
             answer_preflights,
@@ -82,7 +96,17 @@ def create_app(
         ],
         client_max_size=settings.max_body_bytes,
     )
-    app[CONTEXT] = Context(settings, database, dispatcher, events, graph_ids, version)
+    app[CONTEXT] = Context(
+        settings,
+        database,
+        dispatcher,
+        events,
+        graph_ids,
+        version,
+        webhooks=webhooks,
+        thread_ttl=thread_ttl,
+        store=store_config,
+    )
     app.cleanup_ctx.append(_parts)
     app.on_shutdown.append(_end_open_responses)
     app.on_response_prepare.append(Cors(settings.cors_allow_origins).on_response_prepare)

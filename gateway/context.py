@@ -10,8 +10,13 @@ from aiohttp import web
 
 from actors.dispatch import Dispatcher
 from actors.events import EventReader
+from actors.webhook_policy import WebhookPolicy
+from gateway.auth.access import Access
+from gateway.http_options import HttpOptions
 from gateway.settings import GatewaySettings
 from persistence.engine import Database
+from persistence.store import StoreConfig
+from persistence.ttl import Ttl
 
 if TYPE_CHECKING:
     from gateway.long_response import LongResponse
@@ -60,6 +65,13 @@ class Context:
     events: EventReader
     graph_ids: frozenset[str]
     version: str
+    access: Access | None = None
+    """Who may call and do what; None: everybody may do everything."""
+    http: HttpOptions = field(default_factory=HttpOptions)
+    webhooks: WebhookPolicy = field(default_factory=WebhookPolicy)
+    thread_ttl: Ttl | None = None
+    """Of threads whose client names none."""
+    store: StoreConfig = field(default_factory=StoreConfig)
     background: Background = field(default_factory=Background)
     open_responses: "set[LongResponse | ProtocolSocket]" = field(default_factory=set)
     """Streams and waits under way, to be ended when the gateway stops."""

@@ -23,6 +23,7 @@ from actors.child.protocol import (
 from actors.dispatch import CANCEL_CHANNEL, RedisDispatcher, ask_key, pack_reply
 from actors.event_ends import RedisEventEnds
 from actors.event_reader import RedisEventReader
+from actors.webhook_policy import WebhookPolicy
 from gateway.app import create_app
 from gateway.server import serve_until
 from gateway.settings import GatewaySettings
@@ -30,7 +31,10 @@ from persistence import runs
 from persistence.engine import Database
 from persistence.lifecycle import FAIL, INTERRUPT, SUCCEED, CancelAction, Move
 from persistence.settings import DatabaseSettings
+from persistence.store import StoreConfig
+from persistence.ttl import Ttl
 
+_PLAIN = StoreConfig()
 OWNER = "host/1/boot"
 GRAPHS = frozenset({"agent", "other"})
 
@@ -276,7 +280,7 @@ class House:
         return client
 
     async def stoppable(
-        self, **settings: Any
+        self, *, store_config: StoreConfig = _PLAIN, **settings: Any
     ) -> tuple[Client, Callable[[], Coroutine[Any, Any, None]]]:
         """A running gateway and what stops it."""
         database = Database(DatabaseSettings(url=self.database_url))
@@ -290,6 +294,9 @@ class House:
             events=RedisEventReader(self.redis_url, database),
             graph_ids=GRAPHS,
             version="0",
+            store_config=store_config,
+            webhooks=webhooks,
+            thread_ttl=thread_ttl,
         )
         stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(serve_until(app, chosen, stop, listening=port.set_result))
