@@ -6,7 +6,6 @@ One sweep is safe beside any number of others: every statement takes its rows wi
 import structlog
 
 from actors import store_sweep
-from actors import store_sweep
 from actors.dispatch import Dispatcher, RedisDispatcher
 from actors.ending import announce, of_released
 from actors.events import EventEnds
@@ -33,7 +32,6 @@ async def sweep(
     await resend(db, dispatcher, settings.stuck_pending_threshold_seconds)
     if swept := await threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS):
         log.info("temporary threads removed", threads=swept)
-    await store_sweep.sweep(db)
     await expire_threads(db)
     await webhooks.forget(db, KEPT_SECONDS)
     await store_sweep.sweep(db)

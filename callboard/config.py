@@ -17,9 +17,7 @@ from dotenv import dotenv_values
 
 from actors.webhook_policy import WebhookPolicy
 from callboard import checkpointer_section, store_section, webhooks_section
-from callboard import store_section
 from callboard.errors import StartError
-from persistence.store import StoreConfig
 from persistence.store import StoreConfig
 from persistence.ttl import Ttl
 
@@ -70,7 +68,6 @@ class Project:
     env: what the project adds to the environment of its code.
     store, webhooks: what the sections of these names mean.
     thread_ttl: of threads for which clients name none.
-    store: what the section of that name means.
     sections: the raw objects of ``SECTIONS`` that the file has.
     warnings: what was not understood or is not used, for people.
     """
@@ -134,7 +131,6 @@ class _Reader:
             webhooks=webhooks_section.read(
                 sections.get("webhooks"), {**os.environ, **env}, self._broken
             ),
-            store=store_section.read(sections.get("store", {}), self._root, self._broken),
             sections=sections,
             warnings=tuple(self._warnings),
         )
@@ -286,9 +282,6 @@ class _Reader:
 
     def _error(self, key: str, got: str, expected: str) -> ConfigError:
         return ConfigError(self._path, key, got, expected)
-
-    def _broken(self, key: str, value: object, expected: str) -> ConfigError:
-        return self._error(key, "nothing" if value is None else _named(value), expected)
 
     def _broken(self, key: str, value: object, expected: str) -> ConfigError:
         return self._error(key, "nothing" if value is None else _named(value), expected)

@@ -72,12 +72,14 @@ def serve(launch: Launch, project: Project) -> int:
             settings,
             database=database,
             dispatcher=LocalDispatcher(
-                graphs, database, database_settings, events, worker, store
+                graphs, database, database_settings, events, worker, store, project.webhooks
             ),
             events=events,
             graph_ids=frozenset(project.graphs),
             version=__version__,
             store_config=project.store,
+            webhooks=project.webhooks,
+            thread_ttl=project.thread_ttl,
         )
         serve_app(app, settings)
     return 0

@@ -51,6 +51,8 @@ def gateway() -> None:
         graph_ids=frozenset(project.graphs),
         version=__version__,
         store_config=project.store,
+        webhooks=project.webhooks,
+        thread_ttl=project.thread_ttl,
     )
     serve(app, settings)
 
@@ -65,7 +67,7 @@ def worker() -> int:
     settings = read(WorkerSettings)
     _await_schema(database_settings, project)
     try:
-        return Worker(settings, database_settings, project.to_child()).run()
+        return Worker(settings, database_settings, project.to_child(), project.webhooks).run()
     except SlotTaken as error:
         raise StartError(f"WORKER_SLOT: {error}") from None
 
