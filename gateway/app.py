@@ -11,8 +11,12 @@ from aiohttp import web
 from actors.dispatch import Dispatcher
 from actors.events import EventReader
 from actors.webhook_policy import WebhookPolicy
+from gateway.asgi import Asgi
+from gateway.auth.access import Access
 from gateway.context import CONTEXT, Context
-from gateway.middleware import Cors, answer_errors, answer_preflights
+from gateway.custom import CustomApp
+from gateway.http_options import HttpOptions
+from gateway.middleware import Cors, answer_errors
 from gateway.openapi import DOCUMENT, Document
 from gateway.routes import (
     assistants,
@@ -77,15 +81,30 @@ def create_app(
     webhooks: WebhookPolicy = WebhookPolicy(),  # noqa: B008  # frozen
     thread_ttl: Ttl | None = None,
     store_config: StoreConfig = StoreConfig(),  # noqa: B008  # frozen
+    access: Access | None = None,
+    http: HttpOptions = HttpOptions(),  # noqa: B008  # frozen
+    custom: Asgi | None = None,
 ) -> web.Application:
     """Composes the gateway. Opens and closes the parts that can be, with the application.
 
     webhooks: which ones clients may name. thread_ttl: of threads for which clients name none.
-    store_config: what the project says about its store.
+    store_config: what the project says about its store. access: who may call and do what; None:
+    everybody everything. http: what is served where. custom: the project's own ASGI application.
     """
+    cors = Cors(settings.cors_allow_origins, http.cors)
+    mounted = None
+    if custom is not None:
+        mounted = CustomApp(
+            custom,
+            http,
+            max_body_bytes=settings.max_body_bytes,
+            patience=settings.slow_client_timeout_seconds,
+            shutdown_seconds=settings.gateway_shutdown_seconds,
+        )
     app = web.Application(
         middlewares=[
-            answer_preflights,
+            cors.answer_preflights,
+            *([answer_errors, mounted.middleware] if mounted else []),
             answer_errors,
             web.normalize_path_middleware(
                 append_slash=False,
@@ -106,13 +125,18 @@ def create_app(
         webhooks=webhooks,
         thread_ttl=thread_ttl,
         store=store_config,
+        access=access,
+        http=http,
     )
     app.cleanup_ctx.append(_parts)
     app.on_shutdown.append(_end_open_responses)
-    app.on_response_prepare.append(Cors(settings.cors_allow_origins).on_response_prepare)
-    app[DOCUMENT] = Document(ROUTES, graph_ids, version)
+    if mounted:
+        app.cleanup_ctx.append(mounted.lifespan)
+        app.on_shutdown.append(mounted.on_shutdown)
+    app.on_response_prepare.append(cors.on_response_prepare)
+    app[DOCUMENT] = Document(ROUTES, graph_ids, version, asks_callers=access is not None)
     for routes in ROUTES:
-        routes.mount(app)
+        routes.mount(app, http)
     return app
 
 
@@ -123,6 +147,8 @@ async def _parts(app: web.Application) -> AsyncIterator[None]:
             if isinstance(part, Part):
                 await part.open()
                 stack.push_async_callback(part.close)
+        if context.access is not None:
+            stack.callback(context.access.close)
         assistants_exist = asyncio.create_task(_ensure_assistants(context))
         await asyncio.wait({assistants_exist}, timeout=_START_SECONDS)
         yield

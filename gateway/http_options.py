@@ -92,19 +92,17 @@ class HttpOptions(BaseModel):
         return not any(getattr(self, f"disable_{name}") for name in _groups(path))
 
 
-_META = frozenset({"/openapi.json", "/info", "/metrics", "/docs"})
-_CARD = "/.well-known/agent"
+_META = frozenset({"openapi.json", "info", "metrics", "docs"})
+_RESOURCES = frozenset({"assistants", "threads", "runs", "store", "mcp", "a2a", "ui"})
 
 
 def _groups(path: str) -> list[str]:
-    """The switches that a route has: one, or none."""
+    """The switches that a route has."""
     first, *rest = path.strip("/").split("/")
-    if path in _META or (first == "docs"):
+    if first in _META:
         return ["meta"]
-    if path.startswith(_CARD):
+    if path.startswith("/.well-known/agent"):
         return ["a2a"]
     if first == "threads" and "runs" in rest:
         return ["threads", "runs"]
-    return (
-        [first] if first in ("assistants", "threads", "runs", "store", "mcp", "a2a", "ui") else []
-    )
+    return [first] if first in _RESOURCES else []

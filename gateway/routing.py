@@ -26,6 +26,7 @@ from gateway.auth.grant import Grant, Value, asked, edited
 from gateway.auth.user import AnyUser
 from gateway.context import CONTEXT, Context
 from gateway.errors import Denied, NotFound, Unprocessable
+from gateway.http_options import HttpOptions
 from gateway.responses import Responses
 from gateway.wire.body import Query, read_body, read_query
 from persistence.visibility import Filter
@@ -38,6 +39,9 @@ _NONE: Responses = {}
 
 PUBLIC = "public"
 """Of a route that needs no caller."""
+
+AT_ROOT = frozenset({"/", "/ok", "/live", "/ready", "/metrics"})
+"""Where whoever looks after a server asks for its state, whatever ``mount_prefix`` says."""
 
 _CRUD = ("create", "read", "update", "delete", "search")
 _STORE = ("put", "get", "search", "delete", "list_namespaces")
@@ -116,6 +120,13 @@ class Endpoint:
     on: str | None
     """The action that it is, or PUBLIC. None: undeclared, and so refused where anybody is asked."""
     value: ValueOf | None
+
+    def mount(self, app: web.Application, prefix: str) -> None:
+        """Adds the endpoint to the application, below ``prefix``."""
+        path = prefix + self.path if self.path != "/" or not prefix else prefix
+        app.router.add_route(self.method, path, self.__call__)
+        if self.method == "GET" and not self.is_long:
+            app.router.add_route("HEAD", path, self.__call__)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Reads the arguments, asks for the right, and calls the handler."""
@@ -216,12 +227,16 @@ class Routes:
         """Declares a DELETE endpoint."""
         return self._add("DELETE", path, on, value, responses)
 
-    def mount(self, app: web.Application) -> None:
+    def mount(self, app: web.Application, options: HttpOptions) -> None:
         """Adds the endpoints to the application, in the order in which they were declared."""
         for endpoint in self.endpoints:
-            app.router.add_route(endpoint.method, endpoint.path, endpoint.__call__)
-            if endpoint.method == "GET" and not endpoint.is_long:
-                app.router.add_route("HEAD", endpoint.path, endpoint.__call__)
+            if not options.serves(endpoint.path):
+                continue
+            prefixes = {options.mount_prefix}
+            if endpoint.path in AT_ROOT:
+                prefixes.add("")
+            for prefix in sorted(prefixes):
+                endpoint.mount(app, prefix)
 
     def _add(
         self,
