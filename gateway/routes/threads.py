@@ -53,10 +53,7 @@ async def create(call: Call, body: ThreadCreate) -> web.Response:
     database, thread_id = call.context.database, body.thread_id
     ttl = (None if body.ttl is None else body.ttl.meant()) or call.context.thread_ttl
     try:
-        named = None if body.ttl is None else body.ttl.meant()
-        thread = await threads.create(
-            database, thread_id, body.metadata, ttl=named or call.context.thread_ttl
-        )
+        thread = await threads.create(database, thread_id, body.metadata, ttl=ttl)
     except persistence.Conflict as taken:
         if body.if_exists == "raise":
             raise

@@ -280,7 +280,12 @@ class House:
         return client
 
     async def stoppable(
-        self, *, store_config: StoreConfig = _PLAIN, **settings: Any
+        self,
+        *,
+        store_config: StoreConfig = _PLAIN,
+        webhooks: WebhookPolicy | None = None,
+        thread_ttl: Ttl | None = None,
+        **settings: Any,
     ) -> tuple[Client, Callable[[], Coroutine[Any, Any, None]]]:
         """A running gateway and what stops it."""
         database = Database(DatabaseSettings(url=self.database_url))
@@ -295,7 +300,7 @@ class House:
             graph_ids=GRAPHS,
             version="0",
             store_config=store_config,
-            webhooks=webhooks,
+            webhooks=webhooks or WebhookPolicy(),
             thread_ttl=thread_ttl,
         )
         stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
