@@ -16,8 +16,16 @@ from typing import Any
 from dotenv import dotenv_values
 
 from actors.webhook_policy import WebhookPolicy
-from callboard import checkpointer_section, store_section, webhooks_section
+from callboard import (
+    auth_section,
+    checkpointer_section,
+    http_section,
+    store_section,
+    webhooks_section,
+)
+from callboard.auth_section import AuthSection
 from callboard.errors import StartError
+from gateway.http_options import HttpOptions
 from persistence.store import StoreConfig
 from persistence.ttl import Ttl
 
@@ -35,8 +43,11 @@ _BUILD_KEYS = frozenset(
 )
 """Known keys that say how to build an image or a user interface: nothing to do with them here."""
 
-_UNPROTECTED = ("auth", "encryption")
+_UNPROTECTED = ("encryption",)
 """Sections that protect something. Serving without them would be worse than not serving."""
+
+_READ = frozenset({"auth", "checkpointer", "http", "store", "webhooks"})
+"""Sections that mean something here."""
 
 _KNOWN_KEYS = (
     frozenset({"graphs", "dependencies", "env", "python_version", *SECTIONS}) | _BUILD_KEYS
@@ -66,7 +77,7 @@ class Project:
     root: folder of the configuration file; relative paths start there.
     dependencies: folders that join ``sys.path`` of the graph processes.
     env: what the project adds to the environment of its code.
-    store, webhooks: what the sections of these names mean.
+    auth, http, store, webhooks: what the sections of these names mean.
     thread_ttl: of threads for which clients name none.
     sections: the raw objects of ``SECTIONS`` that the file has.
     warnings: what was not understood or is not used, for people.
@@ -77,6 +88,8 @@ class Project:
     graphs: Mapping[str, GraphSpec]
     dependencies: tuple[Path, ...]
     env: Mapping[str, str]
+    auth: AuthSection | None
+    http: HttpOptions
     store: StoreConfig
     thread_ttl: Ttl | None
     webhooks: WebhookPolicy
@@ -126,6 +139,8 @@ class _Reader:
             graphs=self._graphs(raw.get("graphs")),
             dependencies=self._dependencies(raw.get("dependencies")),
             env=env,
+            auth=auth_section.read(sections.get("auth"), self._target, self._broken),
+            http=http_section.read(sections.get("http"), self._target, self._broken, self._warn),
             store=store_section.read(sections.get("store", {}), self._root, self._broken),
             thread_ttl=checkpointer_section.read(sections.get("checkpointer", {}), self._broken),
             webhooks=webhooks_section.read(
@@ -265,10 +280,11 @@ class _Reader:
                     name, "a section that this version cannot enforce", "no such section"
                 )
             sections[name] = section
-        for name in sections.keys() - {"checkpointer", "http", "store", "webhooks"}:
+        for name in sections.keys() - _READ:
             self._warn(name, "not supported by this version, ignored")
-        for key in sorted(sections.get("checkpointer", {}).keys() - {"ttl"}):
-            self._warn(f"checkpointer.{key}", "not supported by this version, ignored")
+        for name, known in (("checkpointer", {"ttl"}), ("auth", auth_section.KEYS - {"cache"})):
+            for key in sorted(sections.get(name, {}).keys() - known):
+                self._warn(f"{name}.{key}", "not supported by this version, ignored")
         return sections
 
     def _python_version(self, raw: object) -> None:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 import structlog
@@ -16,12 +15,13 @@ from actors.child.loader import Graphs
 from actors.child.store_config import StoreConfig as GraphStoreConfig
 from actors.event_memory import MemoryEventLog
 from actors.inprocess import LocalDispatcher, worker_settings
-from callboard import __version__, embedded, logs
+from callboard import __version__, embedded, logs, user_code
 from callboard.config import Project
 from callboard.errors import StartError
 from callboard.launch import Launch
 from callboard.settings import read
 from gateway.app import create_app
+from gateway.asgi import StartupFailed
 from gateway.server import serve as serve_app
 from gateway.settings import GatewaySettings
 from persistence import migrate
@@ -41,8 +41,6 @@ callboard: in-process mode, for debugging. Runs are tasks of this process, so it
 Sync nodes run in threads and hold nobody up. An async node that blocks, or stands at a breakpoint,
 holds up everything, /ok and open streams included."""
 
-_OUR_NAMES = ("gateway", "persistence", "callboard")
-_OURS = Path(__file__).resolve().parents[1]
 _SWITCH_SECONDS = 0.0005
 """Neighbours of a thread that spins wait ten times less than with Python's 5 ms."""
 
@@ -50,7 +48,7 @@ _SWITCH_SECONDS = 0.0005
 def serve(launch: Launch, project: Project) -> int:
     """Serves the project until SIGTERM or SIGINT; returns the exit code. Raises StartError."""
     logs.configure("in-process")
-    _refuse_our_names(project)
+    user_code.refuse_our_names(project, "graphs share their process with them here")
     click.echo(NOTICE, err=True)
     sys.setswitchinterval(_SWITCH_SECONDS)
     with _database_url(launch) as url:
@@ -60,6 +58,7 @@ def serve(launch: Launch, project: Project) -> int:
         # Before the loop runs: a module may call asyncio.run while it is imported.
         graphs = Graphs.import_all(project.to_child())
         store = GraphStoreConfig.load(project.to_child())
+        code = user_code.load(project)
         for graph_id, reason in graphs.broken.items():
             log.error("graph cannot be served", graph=graph_id, reason=reason)
         settings = read(GatewaySettings, host=launch.host, port=launch.port)
@@ -80,8 +79,14 @@ def serve(launch: Launch, project: Project) -> int:
             store_config=project.store,
             webhooks=project.webhooks,
             thread_ttl=project.thread_ttl,
+            access=code.access,
+            http=project.http,
+            custom=code.custom,
         )
-        serve_app(app, settings)
+        try:
+            serve_app(app, settings)
+        except StartupFailed as error:
+            raise StartError(f"{project.path}: http.app: it cannot start: {error}") from None
     return 0
 
 
@@ -103,17 +108,3 @@ def _upgrade(url: str, project: Project) -> None:
         migrate.upgrade(url, vector_dims=project.store.vector_dims)
     except IndexRefused as error:
         raise StartError(str(error)) from None
-
-
-def _refuse_our_names(project: Project) -> None:
-    """In a graph process only ``actors`` is reserved; here more of our packages are loaded."""
-    for folder in (project.root, *project.dependencies):
-        for name in _OUR_NAMES:
-            package, module = folder.resolve() / name, folder / f"{name}.py"
-            if module.is_file() or (
-                (package / "__init__.py").is_file() and package != _OURS / name
-            ):
-                raise StartError(
-                    f"{folder}: the module '{name}' has the name of one of ours, which only works"
-                    " in graph processes; run `callboard dev` without --in-process"
-                )

@@ -35,12 +35,15 @@ def gateway() -> None:
     project, database_settings = _begin("gateway"), read(DatabaseSettings)
     from actors.dispatch import RedisDispatcher
     from actors.event_reader import RedisEventReader
+    from callboard import user_code
     from gateway.app import create_app
+    from gateway.asgi import StartupFailed
     from gateway.server import serve
     from gateway.settings import GatewaySettings
     from persistence.engine import Database
 
     settings, redis_url = read(GatewaySettings), _redis_url()
+    code = user_code.load(project)
     _await_schema(database_settings, project, _GATEWAY_PATIENCE_SECONDS)
     database = Database(database_settings)
     app = create_app(
@@ -53,8 +56,14 @@ def gateway() -> None:
         store_config=project.store,
         webhooks=project.webhooks,
         thread_ttl=project.thread_ttl,
+        access=code.access,
+        http=project.http,
+        custom=code.custom,
     )
-    serve(app, settings)
+    try:
+        serve(app, settings)
+    except StartupFailed as error:
+        raise StartError(f"{project.path}: http.app: it cannot start: {error}") from None
 
 
 def worker() -> int:
