@@ -60,12 +60,16 @@ class StateUpdates:
         woken = asyncio.Event()
         self._followers.setdefault(thread_id, set()).add(woken)
         try:
+            while at is None:
+                try:
+                    last = await self._asked(self._redis.xrevrange(key, "+", "-", count=1))
+                    at = entry(*last[0]).at if last else FIRST
+                except (RedisError, OSError):
+                    await asyncio.sleep(_RETRY_SECONDS)
+            yield []
             while True:
                 woken.clear()
                 try:
-                    if at is None:
-                        last = await self._asked(self._redis.xrevrange(key, "+", "-", count=1))
-                        at = entry(*last[0]).at if last else FIRST
                     found = await self._asked(
                         self._redis.xrange(key, f"({format_id(at)}", "+", count=_PAGE)
                     )

@@ -76,7 +76,8 @@ class EventReader(Protocol):
     def updates_of(self, thread_id: UUID, after: str = LIVE) -> AsyncIterator[list[Event]]:
         """Yields the thread's changes of state that no run made, as ``state_update`` events.
 
-        Never ends by itself. They are kept for a while only.
+        Yields an empty list first, when it has begun. Never ends by itself. They are kept for a
+        while only.
         """
         ...
 

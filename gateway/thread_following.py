@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 import structlog
 
-from actors.events import END_EVENT, LIVE, START, Event
+from actors.events import END_EVENT, START, Event
 from gateway.context import Context
 from gateway.protocol import ProtocolEvent, RunTranslation, milliseconds_of, tree
 from persistence import runs, threads
@@ -76,25 +76,27 @@ async def run_frames(
     """The events of the thread's runs, each run's end as ``metadata`` with ``run_done``.
 
     after: None for what happens from now on; else the place of an event: then what is stored after
-    it of runs that can be rejoined comes first.
+    it of runs that can be rejoined comes first. Yields an empty list first, when it has begun:
+    nothing that happens after that is missed.
     """
-    is_first = True
     lists = visible_runs(context, thread_id, allowed)
     async with contextlib.aclosing(lists):
-        async for found in lists:
-            for run in found:
-                place = START if not is_first else _place(run, after)
-                if place is None:
-                    continue
+        begun = [(run, await _place(context, run, after)) for run in await anext(lists)]
+        yield []
+        for run, place in begun:
+            if place is not None:
                 async for batch in _run_frames(context, run, place):
                     yield batch
-            is_first = False
+        async for found in lists:
+            for run in found:
+                async for batch in _run_frames(context, run, START):
+                    yield batch
 
 
-def _place(run: StartedRun, after: str | None) -> str | None:
+async def _place(context: Context, run: StartedRun, after: str | None) -> str | None:
     """Where to begin in a run that has started before; None when nothing of it is wanted."""
     if after is None:
-        return None if run.finished_at is not None else LIVE
+        return None if run.finished_at is not None else await context.events.tip(str(run.run_id))
     return after if run.finished_at is None or run.resumable else None
 
 

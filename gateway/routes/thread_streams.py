@@ -45,9 +45,11 @@ async def follow(call: Call, thread_id: UUID, query: ThreadStream) -> web.Stream
         raise Unprocessable(f"Invalid stream mode: {mode}")
     after = _after(call.request.headers.get("Last-Event-ID"))
     await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    frames = _frames(call, thread_id, wanted, after)
+    await anext(frames)  # so that who has the headers misses nothing
     return await send_frames(
         call,
-        _frames(call, thread_id, wanted, after),
+        frames,
         headers={"Location": call.request.path_qs},
         is_endless=True,
     )
@@ -74,6 +76,9 @@ async def _frames(
     if "state_update" in wanted:
         followed.append(_updates(call, thread_id, after))
     names = None if "run_modes" in wanted else frozenset({"metadata", "state_update", GAP_EVENT})
+    for source in followed:
+        await anext(source)
+    yield b""
     async with contextlib.aclosing(_together(followed)) as batches:
         async for batch in batches:
             yield b"".join(

@@ -25,6 +25,9 @@ from actors.event_ends import RedisEventEnds
 from actors.event_reader import RedisEventReader
 from actors.webhook_policy import WebhookPolicy
 from gateway.app import create_app
+from gateway.asgi import Asgi
+from gateway.auth.access import Access
+from gateway.http_options import HttpOptions
 from gateway.server import serve_until
 from gateway.settings import GatewaySettings
 from persistence import runs
@@ -168,6 +171,7 @@ class Stage:
 
     async def claim(self, run_id: str) -> runs.ClaimedRun:
         [claimed] = await runs.claim(self.database, [UUID(run_id)], OWNER, 30)
+        self.ends.begin(claimed.thread_id)
         return claimed
 
     async def emit(self, run_id: str, name: str, data: Any, attempt: int = 1) -> str:
@@ -285,6 +289,9 @@ class House:
         store_config: StoreConfig = _PLAIN,
         webhooks: WebhookPolicy | None = None,
         thread_ttl: Ttl | None = None,
+        http: HttpOptions | None = None,
+        access: Access | None = None,
+        custom: Asgi | None = None,
         **settings: Any,
     ) -> tuple[Client, Callable[[], Coroutine[Any, Any, None]]]:
         """A running gateway and what stops it."""
@@ -302,6 +309,9 @@ class House:
             store_config=store_config,
             webhooks=webhooks or WebhookPolicy(),
             thread_ttl=thread_ttl,
+            http=http or HttpOptions(),
+            access=access,
+            custom=custom,
         )
         stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(serve_until(app, chosen, stop, listening=port.set_result))
