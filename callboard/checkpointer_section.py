@@ -8,6 +8,9 @@ from persistence.ttl import Ttl, TtlStrategy
 Broken = Callable[[str, object, str], Exception]
 """Makes the error of a key: key, what came, what was expected."""
 
+_MOST = 100 * 366 * 24 * 60
+"""A century, in minutes."""
+
 
 def read(section: Mapping[str, Any], broken: Broken) -> Ttl | None:
     """The lifetime of threads for which clients name none. Raises what ``broken`` makes.
@@ -22,7 +25,7 @@ def read(section: Mapping[str, Any], broken: Broken) -> Ttl | None:
         raise broken("checkpointer.ttl", raw, "an object")
     for key in ("default_ttl", "sweep_interval_minutes", "sweep_limit"):
         value = raw.get(key)
-        if value is not None and (type(value) not in (int, float) or value <= 0):
+        if value is not None and (type(value) not in (int, float) or not 0 < value <= _MOST):
             raise broken(f"checkpointer.ttl.{key}", value, "a number above 0")
     strategy = raw.get("strategy", TtlStrategy.DELETE)
     if strategy not in set(TtlStrategy):

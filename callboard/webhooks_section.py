@@ -35,7 +35,7 @@ def read(
     """
     if section is None:
         return WebhookPolicy()
-    url, headers = section.get("url") or {}, section.get("headers") or {}
+    url, headers = section.get("url", {}), section.get("headers", {})
     for key, part in (("url", url), ("headers", headers)):
         if not isinstance(part, dict):
             raise broken(f"webhooks.{key}", part, "an object")

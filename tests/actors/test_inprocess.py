@@ -253,3 +253,17 @@ async def test_questions_about_graphs_are_answered(client: LangGraphClient) -> N
     assert schemas["graph_id"] == "ask"
     drawing = await client.assistants.get_graph("ask")
     assert {node["id"] for node in drawing["nodes"]} >= {"ask"}
+
+
+async def test_crons_fire(client: LangGraphClient) -> None:
+    thread_id = await _thread(client)
+    await client.crons.create_for_thread(
+        thread_id,
+        "script",
+        schedule="* * * * * *",
+        input=_script(["spin", 0.001]),
+    )
+    async with asyncio.timeout(_SECONDS):
+        while not (found := await client.runs.list(thread_id)):
+            await asyncio.sleep(0.05)
+    assert await _until(client, thread_id, found[-1]["run_id"], "success")

@@ -42,7 +42,6 @@ async def test_metadata_is_merged(client) -> None:
     assert (answer.status, answer.body) == (204, b"")
     missing = await client.ask("PATCH", f"/threads/{NOWHERE}", {})
     assert (missing.status, missing.json) == (404, {"detail": "Not Found"})
-    assert (await client.ask("PATCH", path, {"ttl": {"ttl": 1}})).status == 422
 
 
 async def test_deletion_is_final_and_told_to_the_worker(client, stage) -> None:

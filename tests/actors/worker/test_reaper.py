@@ -11,7 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from actors import reaper
-from persistence import runs
+from persistence import assistants, crons, runs, threads
+from persistence.crons import CronContent
+from persistence.run_request import RunRequest
+from persistence.ttl import Ttl
 
 OWNER = "host/0/boot"
 
@@ -170,3 +173,80 @@ async def test_a_scheduler_has_workers_sweep_and_sends_delayed_runs(
     row = await rows.ended(late)
     assert row["status"] == "success"
     assert row["started_at"] >= row["available_at"]
+
+
+async def _cron(db, schedule, **request):
+    await assistants.ensure_system(db, frozenset({"script"}))
+    content = CronContent(
+        schedule=schedule,
+        timezone=None,
+        end_time=None,
+        payload=b"{}",
+        request=RunRequest(**request),
+        metadata={},
+        on_run_completed="keep",
+    )
+    assistant_id = assistants.system_id("script")
+    return await crons.create(db, uuid4(), assistant_id, None, content)
+
+
+NOTE_DATES = """
+CREATE TABLE dates (cron_id uuid, date timestamptz);
+CREATE FUNCTION note_date() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO dates VALUES (OLD.cron_id, OLD.next_run_date);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER note_date AFTER UPDATE OF next_run_date ON crons
+FOR EACH ROW EXECUTE FUNCTION note_date();
+"""
+
+
+async def test_three_schedulers_fire_each_date_of_each_cron_once(db, schedulers):
+    for statement in NOTE_DATES.strip().split(";\nCREATE"):
+        await db.execute(statement if statement.startswith("CREATE") else "CREATE" + statement)
+    made = [await _cron(db, "* * * * * *") for _ in range(3)]
+    for _ in range(3):
+        schedulers(REDIS_URL="")
+
+    async def fired():
+        return await db.fetch_all("SELECT * FROM runs")
+
+    while len(await fired()) < 4 * len(made):
+        await asyncio.sleep(0.05)
+    async with db.transaction() as connection:
+        # Nothing fires while we compare.
+        await connection.execute("LOCK TABLE crons IN EXCLUSIVE MODE")
+        dates = await (await connection.execute("SELECT * FROM dates")).fetchall()
+        runs_made = await (await connection.execute("SELECT * FROM runs")).fetchall()
+    assert len({(date["cron_id"], date["date"]) for date in dates}) == len(dates)
+    assert len(dates) == len(runs_made)
+
+
+async def test_a_cron_fires_through_scheduler_and_worker_and_its_webhook_is_seen_to(
+    db, schedulers, workers, rows, redis_url
+):
+    workers.start()
+    schedulers(REDIS_URL=redis_url)
+    body = {"script": [["sleep", 0]]}
+    await _cron(db, "* * * * * *", input=body, webhook="http://127.0.0.1:9/x")
+
+    async def first():
+        return await db.fetch_one("SELECT run_id FROM runs ORDER BY queue_seq LIMIT 1")
+
+    while (found := await first()) is None:
+        await asyncio.sleep(0.05)
+    assert (await rows.ended(found["run_id"]))["status"] == "success"
+    refused = "SELECT error FROM webhook_deliveries WHERE error IS NOT NULL"
+    while (row := await db.fetch_one(refused)) is None:
+        await asyncio.sleep(0.05)
+    assert row["error"] == "Webhook host blocked: loopback IP range"
+
+
+async def test_a_sweep_applies_lifetimes(rows, db, heard, settings):
+    used = await rows.submit(ttl=Ttl(0.0001))
+    await threads.create(db, uuid4(), {}, ttl=Ttl(0.0001))
+    await asyncio.sleep(0.02)
+    await reaper.sweep(db, heard, heard, settings())
+    [left] = await db.fetch_all("SELECT thread_id FROM threads")
+    assert left["thread_id"] == await rows.thread_of(used)
