@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
@@ -267,3 +268,58 @@ async def test_crons_fire(client: LangGraphClient) -> None:
         while not (found := await client.runs.list(thread_id)):
             await asyncio.sleep(0.05)
     assert await _until(client, thread_id, found[-1]["run_id"], "success")
+
+
+async def _made(client: LangGraphClient, graph_id: str | None, *updates: Any) -> httpx.Response:
+    metadata = {} if graph_id is None else {"graph_id": graph_id}
+    body = {"metadata": metadata, "supersteps": [{"updates": list(step)} for step in updates]}
+    return await client.http.client.post("/threads", json=body)
+
+
+async def test_supersteps_make_the_state_that_nodes_would(client: LangGraphClient) -> None:
+    answer = await _made(
+        client,
+        "script",
+        [{"values": {"script": [["spin", 0]], "done": ["a"]}, "as_node": "__start__"}],
+        [{"command": {"update": {"done": ["b"]}}, "as_node": "act"}],
+    )
+    thread = answer.json()
+    assert (answer.status_code, thread["values"]["done"]) == (200, ["a", "b"])
+    history = await client.threads.get_history(thread["thread_id"], limit=10)
+    assert [state["metadata"]["source"] for state in history] == ["update"] * 2
+    assert [state["values"]["done"] for state in history] == [["a", "b"], ["a"]]
+
+
+async def test_supersteps_that_make_no_sense_are_refused(client: LangGraphClient) -> None:
+    update = {"values": {"done": ["a"]}, "as_node": "act"}
+    for graph_id, updates, status, detail in (
+        (None, [update], 201, "was created, but there were problems updating the state"),
+        ("nope", [update], 201, "was created, but there were problems updating the state"),
+        ("script", [{**update, "as_node": "zz"}], 400, "Node zz does not exist"),
+        ("script", [], 400, "No updates provided"),
+    ):
+        answer = await _made(client, graph_id, updates)
+        assert (answer.status_code, detail in answer.json()["detail"]) == (status, True)
+
+
+async def test_a_copy_has_the_same_history_and_goes_its_own_way(client: LangGraphClient) -> None:
+    thread_id = await _thread(client)
+    await client.runs.wait(thread_id, "script", input=_script(["spin", 0], ["spin", 0]))
+    copy = str((await client.threads.copy(thread_id))["thread_id"])  # type: ignore[index]  # the SDK says None
+
+    async def history(of: str) -> list[Any]:
+        states = await client.threads.get_history(of, limit=20)
+        for state in states:
+            for place in (state["checkpoint"], state["parent_checkpoint"], state["metadata"]):
+                assert place is None or place.pop("thread_id") == of
+        return [
+            {key: state[key] for key in ("values", "next", "checkpoint", "parent_checkpoint")}
+            for state in states
+        ]
+
+    before = await history(thread_id)
+    assert await history(copy) == before
+    await client.runs.wait(copy, "script", input=_script(["spin", 0]))
+    assert await history(thread_id) == before
+    assert (await history(copy))[-len(before) :] == before
+    assert len(await client.runs.list(copy)) == 1
