@@ -1,4 +1,4 @@
-"""``python -m bench server|saver``: see README.md for how to read the figures."""
+"""``python -m bench server|saver|threads``: see README.md for how to read the figures."""
 
 import argparse
 import asyncio
@@ -32,6 +32,14 @@ def main() -> None:
     saver.add_argument("--concurrency", type=int, default=8)
     saver.add_argument("--durability", default="async", choices=["sync", "async", "exit"])
 
+    threads = which.add_parser("threads", help="searches as the number of threads grows")
+    threads.add_argument(
+        "--database-url", required=True, help="a server on which a database may be created"
+    )
+    threads.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    threads.add_argument("--samples", type=int, default=7, help="of each search at each size")
+    threads.add_argument("--explain", action="store_true", help="print the plans at the last size")
+
     options = parser.parse_args()
     # Imported here: the server's scenarios need no database driver, and the saver's no HTTP client.
     if options.which == "server":
@@ -48,6 +56,17 @@ def main() -> None:
                     cores=options.cores,
                 ),
                 options.only or ["idle", "throughput", "burning", "share"],
+            )
+        )
+    elif options.which == "threads":
+        from bench import threads as searches
+
+        asyncio.run(
+            searches.measure(
+                options.database_url,
+                sizes=sorted(options.sizes),
+                samples=options.samples,
+                explain=options.explain,
             )
         )
     else:

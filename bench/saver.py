@@ -9,12 +9,9 @@ import operator
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
-from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.graph import START, StateGraph
@@ -24,8 +21,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from actors.child.saver import BatchingSaver
+from bench.database import fresh_database
 from bench.figures import table
-from persistence import migrate
 
 SaverFor = Callable[[uuid.UUID], BaseCheckpointSaver[str]]
 
@@ -53,7 +50,7 @@ async def measure(
     database_url: str, *, rounds: int, runs: int, concurrency: int, durability: Durability
 ) -> None:
     """Prints runs a second, CPU of this process per run, and the ratios, round by round."""
-    with _database(database_url) as url:
+    with fresh_database(database_url) as url:
         pool: AsyncConnectionPool[AsyncConnection[DictRow]] = AsyncConnectionPool(
             url,
             min_size=4,
@@ -141,17 +138,3 @@ async def _claimed_runs(pool: AsyncConnectionPool[Any], count: int) -> list[uuid
             [ids],
         )
     return ids
-
-
-@contextmanager
-def _database(server_url: str) -> Iterator[str]:
-    """A fresh, migrated database on the server, dropped at the end."""
-    name = f"callboard_bench_{uuid.uuid4().hex[:8]}"
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"')
-        try:
-            url = urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
-            migrate.upgrade(url)
-            yield url
-        finally:
-            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -71,6 +71,8 @@ assistant_versions = sa.Table(
     sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
 )
 
+_LISTED = sa.text("NOT temporary")
+
 threads = sa.Table(
     "threads",
     metadata,
@@ -118,8 +120,16 @@ threads = sa.Table(
         f" AND ttl_minutes > 0 AND ttl_strategy IN ({words(TtlStrategy)})",
         name="ttl",
     ),
-    sa.Index("ix_threads_updated_at", "updated_at", "thread_id"),
-    sa.Index("ix_threads_created_at", "created_at", "thread_id"),
+    # One for each order in which threads are listed. Those of stateless runs never are.
+    sa.Index("ix_threads_updated_at", "updated_at", "thread_id", postgresql_where=_LISTED),
+    sa.Index("ix_threads_created_at", "created_at", "thread_id", postgresql_where=_LISTED),
+    sa.Index(
+        "ix_threads_state_updated_at",
+        sa.text("coalesce(state_updated_at, created_at)"),
+        "thread_id",
+        postgresql_where=_LISTED,
+    ),
+    sa.Index("ix_threads_status", "status", "updated_at", "thread_id", postgresql_where=_LISTED),
     sa.Index(
         "ix_threads_metadata",
         "metadata",
@@ -157,6 +167,8 @@ runs = sa.Table(
     # The lease: "host/slot/boot id" of its holder, and its end by this database's clock.
     sa.Column("claimed_by", sa.Text),
     sa.Column("lease_expires_at", _Time),
+    # What the graph shows when it calls the API itself: drawn anew with each claim.
+    sa.Column("credential", UUID),
     # Not before; later than the moment of creation for delayed runs.
     sa.Column("available_at", _Time, nullable=False, server_default=_NOW),
     # The wish to stop. Only a running run can have one: a pending one is ended on the spot.

@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from persistence.engine import Database, JsonText, Row
 from persistence.errors import Conflict, HistoryNeeded, ThreadNotFound
 from persistence.lifecycle import ACTIVE, RunStatus, ThreadStatus
 from persistence.models import threads, words
-from persistence.search import matches, ordered
+from persistence.search import matches
 from persistence.text import dumps
 from persistence.ttl import Ttl, TtlStrategy
 from persistence.visibility import Filter, clause, visible
@@ -407,23 +407,39 @@ async def search(
     ids: none or an empty list means any. metadata, values: containment, lists must be equal.
     select: of ``values`` and ``interrupts``, which may be large, only those named are read.
     """
-    columns: list[sa.ColumnElement[Any]] = []
+    keys = _ORDERS[sort_by]
+    way = sa.desc if sort_order == "desc" else sa.asc
+    # First which threads, then what they hold: what is sorted or skipped on the way is not read,
+    # and a page far behind costs no more than a walk through an index.
+    found = sa.select(*(key.label(f"key_{n}") for n, key in enumerate(keys)))
+    found = _filtered(found, ids, metadata, values, status, allowed)
+    page = found.order_by(*map(way, keys)).limit(limit).offset(offset).subquery("page")
+    *_, thread_id = page.c
+    # The limit makes Postgres read one by one. It would else read the whole table for a long page.
+    one = sa.select(*_columns(select)).where(threads.c.thread_id == thread_id).limit(1).lateral()
+    statement = sa.select(one).select_from(page.join(one, sa.true())).order_by(*map(way, page.c))
+    return [_thread_row(row) for row in await db.fetch_all(statement)]
+
+
+_ORDERS: Mapping[SortBy, tuple[sa.ColumnElement[Any], ...]] = {
+    "thread_id": (threads.c.thread_id,),
+    "status": (threads.c.status, threads.c.updated_at, threads.c.thread_id),
+    "created_at": (threads.c.created_at, threads.c.thread_id),
+    "updated_at": (threads.c.updated_at, threads.c.thread_id),
+    "state_updated_at": (
+        sa.func.coalesce(threads.c.state_updated_at, threads.c.created_at),
+        threads.c.thread_id,
+    ),
+}
+"""Each has an index. The id comes last: no two threads are equal."""
+
+
+def _columns(select: Collection[str] | None) -> Iterator[sa.ColumnElement[Any]]:
     for column in threads.c:
-        if column.name in _HIDDEN:
-            continue
-        if column.name in ("values", "interrupts") and not (
-            select is None or column.name in select
-        ):
-            columns.append(sa.null().label(column.name))
-        else:
-            columns.append(_text(column) if column.name in _JSON else column)
-    by: sa.ColumnElement[Any] = threads.c[sort_by]
-    if sort_by == "state_updated_at":
-        by = sa.func.coalesce(threads.c.state_updated_at, threads.c.created_at)
-    statement = _filtered(sa.select(*columns), ids, metadata, values, status, allowed)
-    statement = ordered(statement, by, threads.c.thread_id, ascending=sort_order == "asc")
-    rows = await db.fetch_all(statement.limit(limit).offset(offset))
-    return [_thread_row(row) for row in rows]
+        if column.name in ("values", "interrupts") and select and column.name not in select:
+            yield sa.null().label(column.name)
+        elif column.name not in _HIDDEN:
+            yield _text(column) if column.name in _JSON else column
 
 
 async def count(

@@ -1,16 +1,19 @@
 """Threads are made, found, changed and copied."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from persistence import runs, threads
 from persistence.engine import Database
 from persistence.errors import Conflict, ThreadNotFound
 from persistence.lifecycle import SUCCEED, ThreadStatus
 from persistence.runs import Settlement
+from persistence.settings import DatabaseSettings
 from tests.persistence.sample import claim, create
 from tests.persistence.test_cancel import write_checkpoints
 
@@ -141,3 +144,38 @@ async def test_a_copy_has_the_history_and_no_runs(db: Database, database_url: st
         await threads.copy(db, uuid4(), uuid4())
     with pytest.raises(Conflict):
         await threads.copy(db, run.thread_id, copied.thread_id)
+
+
+class Recorder(Database):
+    """Remembers the statement that was read with last."""
+
+    last: Any = None
+
+    async def fetch_all(self, statement: Any, params: Any = None) -> list[dict[str, Any]]:
+        self.last = statement
+        return await super().fetch_all(statement, params)
+
+
+@pytest.mark.parametrize("sort_order", ["asc", "desc"])
+@pytest.mark.parametrize(
+    "sort_by", ["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
+)
+async def test_pages_come_from_an_index(database_url: str, sort_by: Any, sort_order: Any) -> None:
+    recorder = Recorder(DatabaseSettings(url=database_url))
+    await recorder.open()
+    try:
+        await threads.search(recorder, sort_by=sort_by, sort_order=sort_order, limit=1000)
+        query = recorder.last.compile(
+            dialect=PGDialect_psycopg(), compile_kwargs={"literal_binds": True}
+        )
+        async with recorder.transaction() as connection:
+            # In a table of a few rows nothing pays but reading all of it.
+            await connection.execute("SET LOCAL enable_seqscan = off")
+            await connection.execute("SET LOCAL enable_bitmapscan = off")
+            rows = await (await connection.execute(f"EXPLAIN {query}")).fetchall()
+    finally:
+        await recorder.close()
+    plan = "\n".join(row["QUERY PLAN"] for row in rows)
+    assert "Sort" not in plan, plan
+    index = "pk_threads" if sort_by == "thread_id" else f"ix_threads_{sort_by}"
+    assert f"using {index} " in plan, plan
