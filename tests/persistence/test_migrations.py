@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 from uuid import uuid4
 
 import psycopg
@@ -116,18 +116,20 @@ def test_a_database_that_is_away_is_unavailable(free_port: int) -> None:
 
 
 def test_any_libpq_url_will_do(empty_url: str) -> None:
-    parts = urlsplit(empty_url)
+    """Whether the server that tests use listens on a port or on a socket only."""
     with psycopg.connect(empty_url, autocommit=True) as admin:
         row = admin.execute("SHOW unix_socket_directories").fetchone()
-    folder = row[0].split(",")[0] if row else ""
-    urls = [
-        empty_url.replace("postgresql://", "postgres://") + "?sslmode=prefer",
-        f"postgresql://{parts.username}:p%40ss%25word@{parts.hostname}:{parts.port}{parts.path}",
-        f"host={parts.hostname} port={parts.port} user={parts.username} dbname={parts.path[1:]}",
-    ]
-    if folder:
-        quoted = folder.replace("/", "%2F")
-        urls.append(f"postgresql://{parts.username}@{quoted}:{parts.port}{parts.path}")
+        info = admin.info
+    socket_folders = row[0].split(",") if row else []
+    hosts = dict.fromkeys([info.host, *(folder.strip().strip('"') for folder in socket_folders)])
+    separator = "&" if "?" in empty_url else "?"
+    urls = [empty_url.replace("postgresql://", "postgres://") + f"{separator}sslmode=prefer"]
+    for host in filter(None, hosts):
+        address = f"{quote(host, safe='')}:{info.port}"
+        urls += [
+            f"postgresql://{info.user}:p%40ss%25word@{address}/{info.dbname}",
+            f"host={host} port={info.port} user={info.user} dbname={info.dbname}",
+        ]
     for url in urls:
         migrate.upgrade(url)
         assert migrate.is_current(url)
