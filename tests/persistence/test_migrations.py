@@ -119,16 +119,17 @@ def test_any_libpq_url_will_do(empty_url: str) -> None:
     """Whether the server that tests use listens on a port or on a socket only."""
     with psycopg.connect(empty_url, autocommit=True) as admin:
         row = admin.execute("SHOW unix_socket_directories").fetchone()
-        info = admin.info
+        host, port = admin.info.host, admin.info.port
+        user, name = admin.info.user, admin.info.dbname
     socket_folders = row[0].split(",") if row else []
-    hosts = dict.fromkeys([info.host, *(folder.strip().strip('"') for folder in socket_folders)])
+    hosts = dict.fromkeys([host, *(folder.strip().strip('"') for folder in socket_folders)])
     separator = "&" if "?" in empty_url else "?"
     urls = [empty_url.replace("postgresql://", "postgres://") + f"{separator}sslmode=prefer"]
     for host in filter(None, hosts):
-        address = f"{quote(host, safe='')}:{info.port}"
+        address = f"{quote(host, safe='')}:{port}"
         urls += [
-            f"postgresql://{info.user}:p%40ss%25word@{address}/{info.dbname}",
-            f"host={host} port={info.port} user={info.user} dbname={info.dbname}",
+            f"postgresql://{user}:p%40ss%25word@{address}/{name}",
+            f"host={host} port={port} user={user} dbname={name}",
         ]
     for url in urls:
         migrate.upgrade(url)
