@@ -134,7 +134,9 @@ def create_app(
         app.cleanup_ctx.append(mounted.lifespan)
         app.on_shutdown.append(mounted.on_shutdown)
     app.on_response_prepare.append(cors.on_response_prepare)
-    app[DOCUMENT] = Document(ROUTES, graph_ids, version, asks_callers=access is not None)
+    app[DOCUMENT] = Document(
+        ROUTES, graph_ids, version, options=http, asks_callers=access is not None
+    )
     for routes in ROUTES:
         routes.mount(app, http)
     return app

@@ -16,6 +16,7 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter
 
+from gateway.http_options import HttpOptions
 from gateway.responses import Problem, Response
 from gateway.routing import PUBLIC, Endpoint, Routes
 
@@ -44,9 +45,16 @@ class Document:
         graph_ids: Iterable[str],
         version: str,
         *,
+        options: HttpOptions = HttpOptions(),  # noqa: B008  # frozen
         asks_callers: bool = False,
     ) -> None:
-        self._endpoints = [endpoint for routes in mounted for endpoint in routes.endpoints]
+        self._endpoints = [
+            endpoint
+            for routes in mounted
+            for endpoint in routes.endpoints
+            if options.serves(endpoint.path)
+        ]
+        self._prefix = options.mount_prefix
         self._graph_ids = sorted(graph_ids)
         self._version = version
         self._asks_callers = asks_callers
@@ -54,11 +62,12 @@ class Document:
     @cached_property
     def body(self) -> bytes:
         """The document as JSON."""
-        return orjson.dumps(
-            describe(
-                self._endpoints, self._graph_ids, self._version, asks_callers=self._asks_callers
-            )
+        document = describe(
+            self._endpoints, self._graph_ids, self._version, asks_callers=self._asks_callers
         )
+        if self._prefix:
+            document["servers"] = [{"url": self._prefix}]
+        return orjson.dumps(document)
 
 
 DOCUMENT = web.AppKey("document", Document)

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from gateway.app import ROUTES
-from gateway.openapi import describe
+from gateway.http_options import HttpOptions
+from gateway.openapi import Document, describe
 from gateway.routing import PUBLIC, Endpoint
 
 ENDPOINTS = [endpoint for routes in ROUTES for endpoint in routes.endpoints]
@@ -77,3 +78,11 @@ async def test_bodies_that_are_not_compressed_as_they_claim(
     answer = await client.ask("POST", "/threads", raw=body, Content_Encoding=encoding)
     assert answer.status == status
     assert answer.json.get("detail") or answer.json["thread_id"]
+
+
+def test_the_document_tells_what_is_served_and_where() -> None:
+    options = HttpOptions(disable_store=True, mount_prefix="/api")
+    document = orjson.loads(Document(ROUTES, ["agent"], "0", options=options).body)
+    assert document["servers"] == [{"url": "/api"}]
+    assert not [path for path in document["paths"] if path.startswith("/store")]
+    assert "/threads" in document["paths"]
