@@ -706,7 +706,11 @@ WITH ended AS (
         claimed_by = NULL, lease_expires_at = NULL,
         finished_at = clock_timestamp(), updated_at = clock_timestamp()
     WHERE r.run_id = %(run_id)s AND r.attempt = %(attempt)s AND r.status = '{SUCCEED.source}'
-    RETURNING r.*
+    RETURNING r.run_id, r.thread_id, r.assistant_id, r.status, r.multitask_strategy, r.error,
+        r.created_at, r.updated_at, r.started_at, r.webhook,
+        -- Large: what is returned here is copied.
+        CASE WHEN r.webhook IS NOT NULL THEN r.metadata END AS metadata,
+        CASE WHEN r.webhook IS NOT NULL THEN r.kwargs END AS kwargs
 ),
 told AS ({
     webhooks.statement(

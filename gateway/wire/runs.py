@@ -120,6 +120,7 @@ class RunCreate(Body):
     checkpoint_during: Annotated[bool | None, NotNull] = None
     webhook: Annotated[Webhook | None, NotNull] = None
     feedback_keys: Annotated[list[str] | None, NotNull] = None
+    """Asks LangSmith for links to give feedback on; without it they are carried along, no more."""
 
 
 RunKey = Literal[
