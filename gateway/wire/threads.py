@@ -13,9 +13,9 @@ from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
 from gateway.wire.extract import Path, find, parse
 from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Uuid
-from gateway.wire.ids import uuid7
 from gateway.wire.runs import Command
 from persistence.checkpoints import Storage
+from persistence.ids import uuid7
 from persistence.threads import ThreadRow
 from persistence.ttl import Ttl, TtlStrategy
 
