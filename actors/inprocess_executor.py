@@ -17,11 +17,12 @@ import structlog
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child import introspect, run_config, runner
+from actors.child import introspect, loopback, run_config, runner
 from actors.child.loader import Graphs
 from actors.child.masking import masked
 from actors.child.protocol import Frame, pack_parts
 from actors.child.saver import BatchingSaver
+from actors.child.state_serde import StateSerializer
 from actors.child.stop import GraphThreads, Stopped, Work, as_failure, task_factory
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
@@ -99,7 +100,7 @@ class InProcessExecutor:
         await pool.open()
         self._stack.push_async_callback(pool.close)
         self._graphs.store = self._store = GraphStore(pool, self._store_config)
-        self._saver = BatchingSaver(pool)
+        self._saver = BatchingSaver(pool, serde=StateSerializer())
         self._stack.push_async_callback(self._saver.aclose)
 
     async def close(self) -> None:
@@ -177,8 +178,10 @@ class InProcessExecutor:
             attempt=attempt,
             kwargs=orjson.loads(claimed.kwargs),
             metadata=claimed.metadata,
+            credential=f"{claimed.run_id}.{claimed.credential}",
         )
         saver = self._saver.for_run(run_id, attempt)
+        loopback.credential.set(start.credential)
 
         async def emit(name: str, data: bytes) -> None:
             await self._events.put(run_id, attempt, name, data)

@@ -25,6 +25,11 @@ class WorkerSettings(BaseSettings):
 
     redis_url: Annotated[str | None, BeforeValidator(_none_if_empty)] = Field(None, repr=False)
     """Where messages and events go; without it workers poll Postgres only."""
+    callboard_url: Annotated[str | None, BeforeValidator(_none_if_empty)] = Field(
+        None, pattern="^https?://"
+    )
+    """Where graphs reach the API with a client that is given no URL; default: on this machine, at
+    HOST and PORT."""
     worker_count: int = Field(default_factory=_cores, ge=1, le=256)
     """Graph processes of one worker."""
     n_jobs_per_worker: int = Field(10, ge=1, le=1000)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import click
 import structlog
 
+from actors.child import loopback
 from actors.child.loader import Graphs
 from actors.child.store_config import StoreConfig as GraphStoreConfig
 from actors.event_memory import MemoryEventLog
@@ -23,7 +24,7 @@ from callboard.settings import read
 from gateway.app import create_app
 from gateway.asgi import StartupFailed
 from gateway.server import serve as serve_app
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, local_url
 from persistence import migrate
 from persistence.engine import Database
 from persistence.errors import IndexRefused
@@ -55,6 +56,7 @@ def serve(launch: Launch, project: Project) -> int:
         database_settings = read(DatabaseSettings, url=url)
         _upgrade(database_settings.migration_url or url, project)
         os.environ.update(project.env)
+        loopback.install(local_url(launch.host, launch.port) + project.http.mount_prefix)
         # Before the loop runs: a module may call asyncio.run while it is imported.
         graphs = Graphs.import_all(project.to_child())
         store = GraphStoreConfig.load(project.to_child())

@@ -74,6 +74,8 @@ def worker() -> int:
     from actors.worker import Worker
 
     settings = read(WorkerSettings)
+    if settings.callboard_url is None:
+        settings = settings.model_copy(update={"callboard_url": _local_url(project)})
     _await_schema(database_settings, project)
     try:
         return Worker(settings, database_settings, project.to_child(), project.webhooks).run()
@@ -121,6 +123,14 @@ def _begin(part: str) -> Project:
     for warning in project.warnings:
         log.warning("configuration", text=warning)
     return project
+
+
+def _local_url(project: Project) -> str:
+    """Where the gateways of this machine serve the project."""
+    from gateway.settings import GatewaySettings, local_url
+
+    settings = read(GatewaySettings)
+    return local_url(settings.host, settings.port) + project.http.mount_prefix
 
 
 def _redis_url() -> str:

@@ -26,6 +26,7 @@ from callboard.changes import Changes
 from callboard.config import ConfigError, Project, load_project
 from callboard.launch import Launch
 from callboard.tail import Tail, last_lines
+from gateway.settings import local_url
 
 _TICK_SECONDS = 0.25
 _CHECK_SECONDS = 1.0
@@ -177,8 +178,7 @@ class _Session:
 
     @property
     def _url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._launch.host, self._launch.host)  # noqa: S104  # for show
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._launch.port}"
+        return local_url(self._launch.host, self._launch.port)
 
     def _fatal(self) -> str | None:
         """The name of a part that supervisord no longer tries to start."""

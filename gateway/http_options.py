@@ -5,6 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+RUN_HEADER = "X-Callboard-Run"
+"""By which the code of a run shows whose it is; see ``gateway.auth.credential``."""
+
 _OPTIONS = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
@@ -31,7 +34,10 @@ class CorsOptions(BaseModel):
 
 
 class HeaderPatterns(BaseModel):
-    """Which headers a run is told of: names, with ``*`` for any letters; none without a section."""
+    """Which headers a run is told of: names, with ``*`` for any letters; none without a section.
+
+    Never the credential that stands for another run.
+    """
 
     model_config = _OPTIONS
 
@@ -43,7 +49,7 @@ class HeaderPatterns(BaseModel):
         return {
             name.lower(): value
             for name, value in headers
-            if _matches(name, self.includes) and not _matches(name, self.excludes)
+            if _matches(name, self.includes) and not _matches(name, [*self.excludes, RUN_HEADER])
         }
 
 

@@ -22,11 +22,12 @@ from uuid import UUID
 from aiohttp import web
 from pydantic import TypeAdapter
 
+from gateway.auth import credential
 from gateway.auth.grant import Grant, Value, asked, edited
 from gateway.auth.user import AnyUser
 from gateway.context import CONTEXT, Context
 from gateway.errors import Denied, NotFound, Unprocessable
-from gateway.http_options import HttpOptions
+from gateway.http_options import RUN_HEADER, HttpOptions
 from gateway.responses import Responses
 from gateway.wire.body import Query, read_body, read_query
 from persistence.visibility import Filter
@@ -95,11 +96,15 @@ ValueOf = Callable[[Call, Mapping[str, Any]], "Value | list[Value]"]
 
 async def authenticate(request: web.Request) -> AnyUser | None:
     """Who makes the request; None when the server asks nobody. Raises Denied."""
-    access = request.app[CONTEXT].access
-    if access is None:
+    context = request.app[CONTEXT]
+    if context.access is None:
         return None
     if USER not in request:
-        request[USER] = await access.authenticate(request)
+        request[USER] = (
+            await credential.caller(request, context.database)
+            if RUN_HEADER in request.headers
+            else await context.access.authenticate(request)
+        )
     return cast(AnyUser, request[USER])
 
 

@@ -37,3 +37,9 @@ class GatewaySettings(BaseSettings):
     """How long ordinary requests may take to end after SIGTERM. Open streams end at once."""
     stuck_pending_threshold_seconds: float = Field(120.0, gt=0)
     """A run that could start but waits longer than this makes ``/ready`` red."""
+
+
+def local_url(host: str, port: int) -> str:
+    """The URL by which a gateway that listens there is reached from its own machine."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # read, not bound
+    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"

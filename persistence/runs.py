@@ -466,6 +466,8 @@ class ClaimedRun:
     multitask_strategy: MultitaskStrategy
     temporary: bool
     resumable: bool
+    credential: UUID
+    """What the graph shows when it calls the API itself."""
 
 
 _UNBLOCKED = f"""
@@ -488,11 +490,12 @@ WITH candidate AS (
 UPDATE runs r
 SET status = '{CLAIM.target}', attempt = attempt + 1, claimed_by = %(owner)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s),
-    started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp()
+    started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp(),
+    credential = gen_random_uuid()
 FROM candidate, threads t
 WHERE r.run_id = candidate.run_id AND t.thread_id = r.thread_id
 RETURNING r.run_id, r.thread_id, r.assistant_id, r.graph_id, r.attempt, r.crashes,
-    r.kwargs::text, r.metadata, r.multitask_strategy, t.temporary, r.resumable
+    r.kwargs::text, r.metadata, r.multitask_strategy, t.temporary, r.resumable, r.credential
 """
 
 
@@ -1259,6 +1262,19 @@ def _on_visible_thread(allowed: Filter | None) -> tuple[str, dict[str, Any]]:
         f"EXISTS (SELECT FROM threads t WHERE t.thread_id = runs.thread_id AND {condition})",
         params,
     )
+
+
+async def caller(db: Database, run_id: UUID, credential: UUID) -> bytes | None:
+    """The user who made a run, as JSON; None unless this is its present attempt's credential."""
+    row = await db.fetch_one(
+        f"""SELECT kwargs #>> '{{config,configurable,langgraph_auth_user}}' AS caller FROM runs
+        WHERE run_id = %(run_id)s AND credential = %(credential)s
+          AND status = '{RunStatus.RUNNING}'""",
+        {"run_id": run_id, "credential": credential},
+    )
+    if row is None or row["caller"] is None:
+        return None
+    return str(row["caller"]).encode()
 
 
 async def get(

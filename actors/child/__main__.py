@@ -22,6 +22,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from actors.child import loopback
 from actors.child.control import ORPHANED, Control
 from actors.child.loader import Graphs
 from actors.child.logs import log_to_stderr
@@ -59,6 +60,8 @@ def main() -> None:
     for frame in frames[1:]:
         process.receive(frame)
     control.start()
+    if settings.server_url is not None:
+        loopback.install(settings.server_url)
     # Before the loop runs: a module may call asyncio.run while it is imported.
     graphs = Graphs.import_all(settings.project)
     store = StoreConfig.load(settings.project)

@@ -12,13 +12,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child import introspect, run_config, runner
+from actors.child import introspect, loopback, run_config, runner
 from actors.child.events import EventWriter
 from actors.child.loader import Graphs
 from actors.child.masking import masked
 from actors.child.pipe import Pipe
 from actors.child.protocol import Frame, pack_parts
 from actors.child.saver import BatchingSaver
+from actors.child.state_serde import StateSerializer
 from actors.child.stop import GraphThreads, Ladder, Stopped, Work, as_failure, task_factory
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
@@ -45,6 +46,7 @@ class Settings:
     inspector: bool = False
     switch_interval: float = 0.0005
     prepare_threshold: int | None = 0
+    server_url: str | None = None
 
     @classmethod
     def of(cls, frame: Frame) -> "Settings":
@@ -93,7 +95,7 @@ class GraphProcess:
             self._graphs = graphs
             self._store: BaseStore = GraphStore(pool, store)
             graphs.store = self._store
-            self._saver = BatchingSaver(pool)
+            self._saver = BatchingSaver(pool, serde=StateSerializer())
             self._events = EventWriter(
                 settings.redis_url,
                 maxlen=settings.stream_maxlen,
@@ -164,6 +166,7 @@ class GraphProcess:
         """The run's own code; what happens in here may be hit by a stop at any point."""
         start = runner.Start(**frame.head, kwargs=orjson.loads(frame.body))
         saver = self._saver.for_run(start.run_id, start.attempt)
+        loopback.credential.set(start.credential)
 
         async def emit(name: str, data: bytes) -> None:
             await self._events.put(start.run_id, start.attempt, name, data)

@@ -48,6 +48,7 @@ class Start:
 
     attempt: number of the attempt, the fencing token. kwargs: the wire's ``kwargs`` object of the
     run. metadata: of the run, the assistant and the thread, merged; what ``config.metadata`` gets.
+    credential: what the run's code shows when it calls the API itself.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class Start:
     attempt: int
     kwargs: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
+    credential: str = ""
 
 
 @dataclass(frozen=True, slots=True)

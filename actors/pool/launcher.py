@@ -96,5 +96,6 @@ class Launcher:
                 "stream_ttl_seconds": settings.stream_ttl_seconds,
                 "event_buffer_bytes": settings.event_buffer_bytes,
                 "switch_interval": _SWITCH_INTERVAL,
+                "server_url": settings.callboard_url,
             },
         )

@@ -221,6 +221,7 @@ class Pool:
                 "graph_id": claimed.graph_id,
                 "attempt": claimed.attempt,
                 "metadata": claimed.metadata,
+                "credential": f"{claimed.run_id}.{claimed.credential}",
             }
             member.process.send(Frame("start", head, claimed.kwargs))
         if (most := self._settings.executor_max_runs) and member.started >= most:

@@ -46,6 +46,7 @@ def claimed():
         multitask_strategy=MultitaskStrategy.ENQUEUE,
         temporary=False,
         resumable=False,
+        credential=uuid4(),
     )
 
 
