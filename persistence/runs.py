@@ -234,11 +234,14 @@ _LOCK_THREAD = """
 SELECT thread_id FROM threads WHERE thread_id = %(thread_id)s AND {visible} FOR NO KEY UPDATE
 """
 
-_LOCK_ACTIVE = f"""
+_ACTIVE_OF_THREAD = f"""
 SELECT run_id, thread_id, status FROM runs
 WHERE thread_id = %(thread_id)s AND status IN ({_ACTIVE})
-ORDER BY run_id FOR NO KEY UPDATE
+ORDER BY run_id
 """
+
+# For who stops or ends them, and nobody else: a claim passes over a run that is locked.
+_LOCK_ACTIVE = f"{_ACTIVE_OF_THREAD} FOR NO KEY UPDATE"
 
 # A stronger wish replaces a weaker one, never the other way round.
 _WISH = f"""
@@ -347,7 +350,8 @@ async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID
     ids = {"thread_id": new.thread_id}
     if not await lock_thread(connection, new.thread_id, new.allowed):
         raise ThreadNotFound(new.thread_id)
-    active = await (await connection.execute(_LOCK_ACTIVE, ids)).fetchall()
+    look = _LOCK_ACTIVE if new.multitask_strategy in _MAKING_WAY else _ACTIVE_OF_THREAD
+    active = await (await connection.execute(look, ids)).fetchall()
     if new.answers is not None:
         await _check_answers(connection, new, new.answers)
     if not active or new.multitask_strategy is MultitaskStrategy.ENQUEUE:
@@ -441,6 +445,8 @@ async def _end_pending(
 def _cancel_error(action: CancelAction, reason: str) -> dict[str, str]:
     return {"error": _CANCEL_ERRORS[action], "message": reason}
 
+
+_MAKING_WAY = frozenset({MultitaskStrategy.INTERRUPT, MultitaskStrategy.ROLLBACK})
 
 _CANCEL_ERRORS = {
     CancelAction.INTERRUPT: "UserInterrupt",

@@ -96,6 +96,16 @@ async def test_reject_refuses_while_a_run_waits_or_runs(db: Database) -> None:
     await create(db, run.thread_id, multitask_strategy=MultitaskStrategy.REJECT)
 
 
+async def test_a_refused_create_is_in_no_claim_s_way(db: Database) -> None:
+    """A claim passes over what is locked, and its message is gone then."""
+    run = await create(db)
+    reject = MultitaskStrategy.REJECT
+    async with db.transaction() as connection:
+        with pytest.raises(ThreadBusy):
+            await runs.create_within(connection, new_run(run.thread_id, multitask_strategy=reject))
+        assert (await claim(db, run.run_id)).attempt == 1
+
+
 @pytest.mark.parametrize("exists", [False, True])
 async def test_of_racing_creates_with_reject_one_wins(db: Database, exists: bool) -> None:
     thread_id = uuid4()
