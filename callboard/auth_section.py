@@ -42,7 +42,7 @@ def read(
     switch = section.get("disable_studio_auth")
     if switch is not None and not isinstance(switch, bool):
         raise broken("auth.disable_studio_auth", switch, "true or false")
-    openapi = section.get("openapi") or {}
+    openapi = section.get("openapi", {})
     if not isinstance(openapi, dict):
         raise broken("auth.openapi", openapi, "an object")
     studio: Studio = "here" if switch is None else "nobody" if switch else "anywhere"

@@ -12,7 +12,10 @@ _OPTIONS = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
 def _pattern(text: str) -> str:
-    re.compile(text)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression ({error})") from None
     return text
 
 

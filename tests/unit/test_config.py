@@ -129,7 +129,7 @@ def test_what_is_not_understood_is_a_warning(
         ({"graphs": GRAPHS, "env": {"A": None}}, ["env.A", "null"]),
         ({"graphs": GRAPHS, "python_version": 3.11}, ["python_version", "3.11"]),
         ({"graphs": GRAPHS, "http": []}, ["http", "a list"]),
-        ({"graphs": GRAPHS, "auth": {"path": "./agent.py:auth"}}, ["auth", "cannot enforce"]),
+        ({"graphs": GRAPHS, "auth": {"path": "./gone.py:auth"}}, ["auth.path", "no such file"]),
         ({"graphs": GRAPHS, "encryption": {"path": "x"}}, ["encryption", "cannot enforce"]),
     ],
 )
