@@ -180,9 +180,9 @@ async def record_state(
 
 _COPY = f"""
 INSERT INTO threads (thread_id, status, rest_status, metadata, config, values, interrupts, error,
-    state_updated_at)
+    state_updated_at, ttl_minutes, ttl_strategy)
 SELECT %(target)s, rest_status, rest_status, metadata || %(metadata)s::jsonb, config, values,
-    interrupts, error, state_updated_at
+    interrupts, error, state_updated_at, ttl_minutes, ttl_strategy
 FROM threads WHERE thread_id = %(source)s AND {{visible}}
 RETURNING {_THREAD_ROW}
 """

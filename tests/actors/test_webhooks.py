@@ -76,7 +76,10 @@ async def ended_run(db: Database, url: str) -> None:
 
 
 @pytest.fixture
-async def sending(db: Database) -> AsyncIterator[Callable[[WebhookPolicy], None]]:
+async def sending(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[WebhookPolicy], None]]:
+    monkeypatch.setattr(webhooks, "_LOOK_SECONDS", 0.02)
     tasks: list[asyncio.Task[None]] = []
 
     def start(policy: WebhookPolicy) -> None:

@@ -86,6 +86,8 @@ async def test_the_time_counts_from_the_last_change(db: Database) -> None:
     assert changed.expires_at > thread.expires_at
     changed = await threads.patch(db, thread.thread_id, {}, ttl=Ttl(2, TtlStrategy.KEEP_LATEST))
     assert (changed.ttl_minutes, changed.ttl_strategy) == (2, "keep_latest")
+    copy = await threads.copy(db, thread.thread_id, uuid4())
+    assert (copy.ttl_minutes, copy.ttl_strategy) == (2, "keep_latest")
 
 
 @pytest.mark.parametrize("ttl", [SHORT, PRUNE])
