@@ -180,7 +180,7 @@ async def test_a_redirect_is_not_followed(receiver: Receiver, status: int) -> No
 async def test_a_forbidden_address_is_not_connected_to(receiver: Receiver) -> None:
     port = receiver.url.split(":")[2].split("/")[0]
     for host in ("127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0x7f.1"):
-        with pytest.raises(Undelivered, match="Webhook host blocked|InvalidUrl") as caught:
+        with pytest.raises(Undelivered, match=r"Webhook host blocked|InvalidUrl") as caught:
             await sent(PUBLIC, f"http://{host}:{port}/")
         assert not caught.value.again
     assert receiver.told.empty()
