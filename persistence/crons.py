@@ -337,7 +337,8 @@ enabled AND next_run_date <= clock_timestamp() AND (ends_at IS NULL OR ends_at >
 """
 
 _DUE = f"""
-SELECT cron_id, assistant_id, thread_id FROM crons WHERE {_IS_DUE} ORDER BY next_run_date LIMIT %(limit)s
+SELECT cron_id, assistant_id, thread_id FROM crons WHERE {_IS_DUE}
+ORDER BY next_run_date LIMIT %(limit)s
 """
 
 
