@@ -152,17 +152,19 @@ def _check_filter(wanted: Mapping[str, Any]) -> None:
 
 # Statements
 
-_GET = "SELECT * FROM store_get(%(prefix)s, %(key)s, %(refresh)s)"
+_ITEM = "prefix, key, value, created_at, updated_at"
 
-_SEARCH = """
-SELECT *, NULL::float8 AS score FROM store_found(%(under)s, %(wanted)s::jsonb)
+_GET = f"SELECT {_ITEM} FROM store_get(%(prefix)s, %(key)s, %(refresh)s)"
+
+_SEARCH = f"""
+SELECT {_ITEM}, ttl_minutes, NULL::float8 AS score FROM store_found(%(under)s, %(wanted)s::jsonb)
 ORDER BY updated_at DESC, prefix, key LIMIT %(limit)s OFFSET %(offset)s
 """
 
 # What is not embedded is found last. Every vector below the namespace is compared: exact, also with
 # a filter. A vector of zeros has no direction: NaN, which would come first.
-_SEARCH_LIKE = """
-SELECT *, (
+_SEARCH_LIKE = f"""
+SELECT {_ITEM}, ttl_minutes, (
     SELECT max(nullif(1 - (vectors.embedding <=> %(question)s::vector), 'NaN'))
     FROM store_vectors AS vectors
     WHERE vectors.prefix = found.prefix AND vectors.key = found.key
@@ -261,5 +263,10 @@ def _text(namespace: tuple[str, ...]) -> str:
 
 
 def _fields(row: DictRow) -> dict[str, Any]:
-    names = ("key", "value", "created_at", "updated_at")
-    return {"namespace": tuple(row["prefix"].split(".")), **{name: row[name] for name in names}}
+    return {
+        "namespace": tuple(row["prefix"].split(".")),
+        "key": row["key"],
+        "value": row["value"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }

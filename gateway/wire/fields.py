@@ -1,6 +1,6 @@
 """Field types that several requests share."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -16,6 +16,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+T = TypeVar("T")
 
 
 class AsSent:
@@ -45,7 +47,7 @@ _SPARE_LEVELS = 20
 """Stored objects come back inside other JSON; this many levels are kept free for it."""
 
 
-def _storable(value: dict[str, Any]) -> dict[str, Any]:
+def _storable(value: T) -> T:
     wrapped: Any = value
     for _ in range(_SPARE_LEVELS):
         wrapped = [wrapped]
@@ -112,7 +114,10 @@ def _flag(value: Any) -> Any:
 NotNull = _NotNull()
 """For a field that may be left out but, when present, must have a value."""
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+Storable = AfterValidator(_storable)
+"""For JSON that will come back inside other JSON."""
+
+JsonObject = Annotated[dict[str, Any], Storable]
 """An object that will be stored as it is."""
 
 Key = Annotated[str, AfterValidator(_without_nul)]

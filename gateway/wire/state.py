@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from gateway.responses import Shown
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import Flag, JsonObject, Key, Limit, NotNull
+from gateway.wire.fields import Flag, JsonObject, Key, Limit, NotNull, Storable
 from gateway.wire.runs import Checkpoint
 
 
@@ -38,7 +38,7 @@ class StateAt(Body):
 class StateUpdate(Body):
     """What to write to a state, as which node, and where."""
 
-    values: dict[str, Any] | list[Any] | None = None
+    values: Annotated[dict[str, Any] | list[Any] | None, Storable] = None
     as_node: Annotated[str | None, NotNull] = None
     checkpoint: Checkpoint = {}
     checkpoint_id: Annotated[Key | None, NotNull] = None

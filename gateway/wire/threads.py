@@ -12,7 +12,7 @@ from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
 from gateway.wire.extract import Path, find, parse
-from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Storable, Uuid
 from gateway.wire.runs import Command
 from persistence.checkpoints import Storage
 from persistence.ids import uuid7
@@ -56,7 +56,7 @@ class SuperstepForm(Body):
     updates: list[UpdateForm]
 
 
-Superstep = Annotated[dict[str, Any], AsSent(SuperstepForm)]
+Superstep = Annotated[dict[str, Any], AsSent(SuperstepForm), Storable]
 
 
 _LONGEST_TTL_MINUTES = 100 * 366 * 24 * 60

@@ -131,3 +131,13 @@ async def client(callboard: Callboard) -> AsyncIterator[LangGraphClient]:
     """The official client."""
     async with get_client(url=callboard.url) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def store_callboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callboard]:
+    """A project with a semantic index, and with states of every kind."""
+    data = tmp_path_factory.mktemp("callboard-store")
+    project = Path(__file__).parents[1] / "graphs" / "store"
+    running = Callboard("up", "--config", str(project), "--data", str(data), WORKER_COUNT="1")
+    yield running
+    assert running.stop() == 0
