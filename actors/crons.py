@@ -46,4 +46,5 @@ async def _fire(db: Database, dispatcher: Dispatcher, one: Due) -> None:
     log.info("cron fired", cron_id=str(one.cron_id), run_id=str(run_id))
     for superseded in created.cancel:
         await dispatcher.cancel(superseded)
+    await dispatcher.over(*created.withdrawn, *created.deleted)
     await dispatcher.run(run_id)

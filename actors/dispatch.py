@@ -19,7 +19,9 @@ from dramatiq.message import Message
 from redis.exceptions import RedisError
 
 from actors import redis_connections
+from actors.child.protocol import END_MARK, WAKE_CHANNEL
 from actors.errors import InspectorUnavailable as InspectorUnavailable
+from actors.events import OVER
 from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
@@ -77,6 +79,13 @@ class Dispatcher(Protocol):
 
     async def cancel(self, run_id: UUID | str) -> None:
         """Says that a run's row has a wish to cancel. Never raises when nobody hears it."""
+        ...
+
+    async def over(self, *run_ids: UUID) -> None:
+        """Says, to readers and those who wait, that runs ended or went which no worker will end.
+
+        Never raises when nobody hears it: the rows tell too, seconds later.
+        """
         ...
 
     async def inspect(self, op: str, args: dict[str, Any], timeout: float) -> tuple[int, bytes]:
@@ -144,6 +153,18 @@ class RedisDispatcher:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
                 await self._redis.publish(CANCEL_CHANNEL, str(run_id))
+        except _GONE as error:
+            self._complain(error)
+
+    async def over(self, *run_ids: UUID) -> None:
+        """Publishes the ids. Readers look at the rows now and then too."""
+        if not run_ids:
+            return
+        try:
+            async with asyncio.timeout(_SEND_SECONDS), self._redis.pipeline(False) as pipeline:
+                for run_id in run_ids:
+                    _ = pipeline.publish(WAKE_CHANNEL, f"{run_id}{END_MARK}{OVER}")
+                await pipeline.execute()
         except _GONE as error:
             self._complain(error)
 

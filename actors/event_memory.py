@@ -123,6 +123,12 @@ class MemoryEventLog:
         self._close(run_id, log)
         self._rows.forget(run_id)
 
+    def over(self, run_id: UUID) -> None:
+        """Ends the run's readers after what there is: the row is settled, or gone."""
+        if (log := self._logs.get(str(run_id))) is not None:
+            self._close(str(run_id), log)
+            self._rows.forget(str(run_id))
+
     # ── the subscriber's side ────────────────────────────────────────────────────────────────────
 
     async def follow(

@@ -29,7 +29,7 @@ from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id,
 from actors.event_rows import RowWatch
 from actors.event_threads import ThreadWatch
 from actors.event_updates import StateUpdates
-from actors.events import LIVE, START, THREAD_MARK, UPDATE_MARK, Event
+from actors.events import LIVE, OVER, START, THREAD_MARK, UPDATE_MARK, Event
 from actors.tasks import raise_if_cancelled, stop, supervise
 from persistence.engine import Database
 from persistence.thread_runs import StartedRun
@@ -377,13 +377,15 @@ class RedisEventReader:
                 if text.startswith(UPDATE_MARK):
                     self._updates.wake(UUID(text.removeprefix(UPDATE_MARK)))
                     return
-                run_id, mark, _ = text.partition(END_MARK)
+                run_id, mark, rest = text.partition(END_MARK)
                 feed = self._feeds.get(run_id)
                 if feed is None:
                     return
                 if mark:
                     feed.ended.set()
-                    if feed.readers and not feed.over:  # in case Redis refused the end itself
+                    if rest == OVER:
+                        feed.terminal = True
+                    elif feed.readers and not feed.over:  # in case Redis refused the end itself
                         self._rows.watch(run_id, _END_GRACE_SECONDS)
                 if feed.readers and not feed.over:
                     self._wake(feed)

@@ -135,6 +135,11 @@ class LocalDispatcher:
         """Looks at the wishes in the rows of what runs here, now."""
         self._leases.look()
 
+    async def over(self, *run_ids: UUID) -> None:
+        """See ``Dispatcher.over``."""
+        for run_id in run_ids:
+            self._events.over(run_id)
+
     async def inspect(self, op: str, args: dict[str, Any], timeout: float) -> tuple[int, bytes]:
         """See ``Dispatcher.inspect``."""
         try:

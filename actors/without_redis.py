@@ -29,6 +29,9 @@ class MuteDispatcher:
         """See ``Dispatcher.cancel``."""
         self._on_cancel()
 
+    async def over(self, *run_ids: UUID) -> None:
+        """See ``Dispatcher.over``: readers find out by looking."""
+
     async def inspect(self, op: str, args: dict[str, Any], timeout: float) -> tuple[int, bytes]:
         """See ``Dispatcher.inspect``: there is no way to an inspector."""
         raise InspectorUnavailable("without Redis no inspector can be reached")

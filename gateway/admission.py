@@ -112,13 +112,14 @@ async def find_assistant(call: Call, name: str) -> AssistantRow:
 
 
 async def create(context: Context, new: NewRun) -> RunRow:
-    """Creates the run, and tells workers of it and of those that it supersedes."""
+    """Creates the run, and tells who is concerned of it and of those that it supersedes."""
     try:
         created = await runs.create(context.database, new)
     except ThreadNotFound:
         raise NotFound(_NOT_FOUND) from None
     for run_id in created.cancel:
         await context.dispatcher.cancel(run_id)
+    await context.dispatcher.over(*created.withdrawn, *created.deleted)
     if new.after_seconds <= 0:
         await context.dispatcher.run(created.run.run_id)
     return created.run

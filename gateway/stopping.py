@@ -8,6 +8,7 @@ from persistence import runs
 from persistence.errors import RunNotFound
 from persistence.lifecycle import CancelAction
 from persistence.runs import CancelRequested
+from persistence.threads import Deleted
 from persistence.visibility import Filter
 
 _LEFT = "the client disconnected, and the run was to be cancelled then"
@@ -49,8 +50,20 @@ async def stop_abandoned(context: Context, thread_id: UUID, run_id: UUID) -> Non
 
 
 async def tell(context: Context, run_id: UUID, requested: CancelRequested) -> None:
-    """Tells the worker of a running run, and lets the thread's next one start."""
-    if requested.kind == "asked":
-        await context.dispatcher.cancel(run_id)
+    """Tells the worker of a running run, or readers of its end; the thread's next one may start."""
+    match requested.kind:
+        case "asked":
+            await context.dispatcher.cancel(run_id)
+        case "withdrawn":
+            await context.dispatcher.over(run_id)
+        case "finished":
+            pass
     if requested.next_run_id is not None:
         await context.dispatcher.run(requested.next_run_id)
+
+
+async def tell_of_deleted(context: Context, deleted: Deleted) -> None:
+    """Tells workers and readers of runs that went with their threads; their leases are void."""
+    for run_id in deleted.running:
+        await context.dispatcher.cancel(run_id)
+    await context.dispatcher.over(*deleted.running, *deleted.pending)

@@ -310,7 +310,7 @@ async def delete(
     if not touched:
         raise AssistantNotFound(assistant_id)
     if not delete_threads:
-        return threads.Deleted(0, ())
+        return threads.Deleted(0, (), ())
     rows = await db.fetch_all(
         "SELECT thread_id FROM threads WHERE metadata @> %s::jsonb",
         [JsonText(dumps({"assistant_id": str(assistant_id)}))],

@@ -238,10 +238,12 @@ class Deleted:
 
     count: how many threads.
     running: runs that were being executed; their leases are void, and their workers can be told.
+    pending: runs that waited.
     """
 
     count: int
     running: tuple[UUID, ...]
+    pending: tuple[UUID, ...]
 
 
 async def delete(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -> Deleted:
@@ -273,7 +275,8 @@ async def _delete(connection: AsyncConnection[Row], thread_ids: Sequence[UUID]) 
         "DELETE FROM threads WHERE thread_id = ANY(%(thread_ids)s)", params
     )
     running = tuple(row["run_id"] for row in rows if row["status"] == RunStatus.RUNNING)
-    return Deleted(cursor.rowcount, running)
+    pending = tuple(row["run_id"] for row in rows if row["status"] == RunStatus.PENDING)
+    return Deleted(cursor.rowcount, running, pending)
 
 
 _UNUSED = f"""

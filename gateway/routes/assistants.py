@@ -6,6 +6,7 @@ from uuid import UUID
 import orjson
 from aiohttp import web
 
+from gateway import stopping
 from gateway.errors import NotFound, Unprocessable
 from gateway.inspection import ask
 from gateway.responses import page_of
@@ -166,8 +167,7 @@ async def delete(call: Call, assistant_id: UUID, query: Deletion) -> web.Respons
         )
     except AssistantNotFound:
         raise NotFound(f"Assistant with ID {assistant_id} not found") from None
-    for run_id in deleted.running:
-        await call.context.dispatcher.cancel(run_id)
+    await stopping.tell_of_deleted(call.context, deleted)
     return no_content()
 
 

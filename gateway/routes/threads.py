@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from actors.dispatch import InspectorUnavailable
+from gateway import stopping
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.inspection import ask, graph_id_of, remember_state
 from gateway.responses import Problem, page_of
@@ -33,7 +34,7 @@ from persistence import checkpoints, threads
 from persistence import errors as persistence
 from persistence.errors import ThreadNotFound
 from persistence.lifecycle import ThreadStatus
-from persistence.threads import Deleted, ThreadRow
+from persistence.threads import ThreadRow
 
 routes = Routes()
 
@@ -144,7 +145,7 @@ async def prune(call: Call, body: ThreadPrune) -> web.Response:
     deleted = await threads.delete_many(
         call.context.database, body.thread_ids, allowed=call.allowed
     )
-    await _tell(call, deleted)
+    await stopping.tell_of_deleted(call.context, deleted)
     return answer({"pruned_count": deleted.count})
 
 
@@ -199,7 +200,7 @@ async def patch(call: Call, thread_id: UUID, body: ThreadPatch) -> web.Response:
 async def delete(call: Call, thread_id: UUID) -> web.Response:
     """Deletes a thread with all that is of it; what runs on it is stopped."""
     deleted = await threads.delete(call.context.database, thread_id, allowed=call.allowed)
-    await _tell(call, deleted)
+    await stopping.tell_of_deleted(call.context, deleted)
     return no_content()
 
 
@@ -221,12 +222,6 @@ async def copy(call: Call, thread_id: UUID) -> web.Response:
     except ThreadNotFound:
         raise Conflict("Conflict") from None
     return answer(show_thread(thread))
-
-
-async def _tell(call: Call, deleted: Deleted) -> None:
-    """Their leases are void already; told, the workers need not find out by a heartbeat."""
-    for run_id in deleted.running:
-        await call.context.dispatcher.cancel(run_id)
 
 
 def _status(body: ThreadCount) -> ThreadStatus | None:

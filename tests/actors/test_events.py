@@ -24,6 +24,7 @@ from actors.child.protocol import (
     WAKE_CHANNEL,
     events_key,
 )
+from actors.dispatch import RedisDispatcher
 from actors.event_ends import RedisEventEnds
 from actors.event_memory import MemoryEventLog
 from actors.event_reader import RedisEventReader
@@ -58,6 +59,14 @@ class RedisWriter:
             {FIELD_NAME: name, FIELD_DATA: data, FIELD_ATTEMPT: attempt, FIELD_SEQ: seq},
         )
         await self.redis.publish(WAKE_CHANNEL, run_id)
+
+    async def clock_passes(self, event_id: str) -> None:
+        """Returns when Redis gives out greater ids than this one in any stream, also a new one."""
+        milliseconds = int(event_id.partition("-")[0])
+        while True:
+            seconds, microseconds = await self.redis.time()
+            if seconds * 1000 + microseconds // 1000 > milliseconds:
+                return
 
 
 class Rows:
@@ -352,6 +361,26 @@ async def test_ended_believes_the_row(carrier: Carrier, rows: Rows) -> None:
         await reader.ended(settled)
 
 
+async def test_an_end_that_no_worker_writes_is_heard(
+    request: pytest.FixtureRequest, carrier: Carrier, rows: Rows
+) -> None:
+    writer, _, reader = carrier
+    run_id = await rows.running()  # the row stays active: only what is said can have told
+    waiting, reading = asyncio.create_task(reader.ended(run_id)), Subscription(reader, run_id)
+    for number in range(2):
+        await writer.put(run_id, 1, "values", data(number))
+        await reading.seen(number + 1)
+    if isinstance(reader, MemoryEventLog):
+        reader.over(uuid.UUID(run_id))
+    else:
+        dispatcher = RedisDispatcher(request.getfixturevalue("redis_url"))
+        await dispatcher.over(uuid.uuid4(), uuid.UUID(run_id))
+        await dispatcher.close()
+    assert numbers(await reading.finished()) == [0, 1]
+    async with asyncio.timeout(_LONG):
+        await waiting
+
+
 async def test_nobody_who_left_is_remembered(carrier: Carrier, rows: Rows) -> None:
     writer, _, reader = carrier
     run_id = await rows.running()
@@ -545,8 +574,9 @@ async def test_a_flush_in_mid_stream_is_marked(
     subscription = Subscription(reader, run_id)
     for number in range(3):
         await writer.put(run_id, 1, "values", data(number))
-    await subscription.seen(3)
+    last = (await subscription.seen(3))[2]
     await writer.redis.flushdb()
+    await writer.clock_passes(last.id)
     await writer.put(run_id, 1, "values", data(4), seq=5)
     await ends.end(run_id, 1, "success")
     events = await subscription.finished()

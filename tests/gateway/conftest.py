@@ -253,8 +253,14 @@ class Stage:
     @asynccontextmanager
     async def cancels(self) -> AsyncIterator[Callable[[], Coroutine[Any, Any, str]]]:
         """Listens to what workers are told to stop."""
+        async with self.heard(CANCEL_CHANNEL) as heard:
+            yield heard
+
+    @asynccontextmanager
+    async def heard(self, channel: str) -> AsyncIterator[Callable[[], Coroutine[Any, Any, str]]]:
+        """Listens to a channel."""
         async with self.redis.pubsub() as listener:
-            await listener.subscribe(CANCEL_CHANNEL)
+            await listener.subscribe(channel)
             await listener.get_message(timeout=5)
 
             async def heard() -> str:

@@ -6,6 +6,8 @@ import uuid
 import orjson
 import pytest
 
+from actors.child.protocol import END_MARK, WAKE_CHANNEL
+from actors.events import OVER
 from persistence import runs
 from persistence.lifecycle import FAIL, INTERRUPT, TIME_OUT, CancelAction
 
@@ -344,6 +346,44 @@ async def test_cancel_of_a_pending_run(client, action) -> None:
     assert (await waiting).json in ({}, {"detail": "Run not found"})
     assert (await client.get(path)).status == (404 if action == "rollback" else 200)
     assert (await client.get(f"/threads/{thread_id}")).json["status"] == "idle"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/threads/{thread}/runs/{run}/cancel", None),
+        ("POST", "/threads/{thread}/runs/{run}/cancel?action=rollback", None),
+        ("POST", "/runs/cancel", {"status": "pending"}),
+        ("POST", "/threads/{thread}/runs", {"multitask_strategy": "interrupt"}),
+        ("POST", "/threads/{thread}/runs", {"multitask_strategy": "rollback"}),
+        ("DELETE", "/threads/{thread}/runs/{run}", None),
+        ("DELETE", "/threads/{thread}", None),
+        ("POST", "/threads/prune", {"strategy": "delete", "thread_ids": ["{thread}"]}),
+    ],
+)
+async def test_whoever_ends_a_pending_run_tells_readers(client, stage, method, path, body) -> None:
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id))["run_id"]
+    if path.endswith("/runs"):
+        body = {"assistant_id": "agent", **body}
+    elif body and "thread_ids" in body:
+        body = {**body, "thread_ids": [thread_id]}
+    async with stage.heard(WAKE_CHANNEL) as heard:
+        answer = await client.ask(method, path.format(thread=thread_id, run=run_id), body)
+        assert answer.status in {200, 202, 204}, answer.body
+        assert await heard() == f"{run_id}{END_MARK}{OVER}"
+
+
+async def test_deleting_a_thread_tells_readers_of_what_runs_on_it(client, stage) -> None:
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id))["run_id"]
+    await stage.claim(run_id)
+    waiting = asyncio.create_task(client.get(f"/threads/{thread_id}/runs/{run_id}/join"))
+    async with stage.heard(WAKE_CHANNEL) as heard:
+        assert (await client.ask("DELETE", f"/threads/{thread_id}")).status == 204
+        while await heard() != f"{run_id}{END_MARK}{OVER}":
+            pass  # the start of the run may be told late
+    assert (await waiting).status in {200, 404}
 
 
 async def test_cancel_of_a_pending_run_lets_the_next_one_start(client, stage) -> None:
