@@ -282,7 +282,11 @@ class _Reader:
             sections[name] = section
         for name in sections.keys() - _READ:
             self._warn(name, "not supported by this version, ignored")
-        for name, known in (("checkpointer", {"ttl"}), ("auth", auth_section.KEYS - {"cache"})):
+        for name, known in (
+            ("checkpointer", {"ttl"}),
+            ("store", {"index", "ttl"}),
+            ("auth", auth_section.KEYS - {"cache"}),
+        ):
             for key in sorted(sections.get(name, {}).keys() - known):
                 self._warn(f"{name}.{key}", "not supported by this version, ignored")
         return sections

@@ -53,6 +53,7 @@ def test_a_project_is_read_as_written(folder: Path) -> None:
         "graphs": {"agent": "./agent.py:graph", "other": "package.module:make_graph"},
         "dependencies": [str(folder), str(folder / "package"), str(folder / "package" / "src")],
         "env": {"TOKEN": "a b", "EMPTY": "", "MODEL": "small"},
+        "store": {},
     }
     assert json.loads(json.dumps(project.to_child())) == project.to_child()
     assert [warning for warning in project.warnings if "langchain-openai" in warning]
@@ -80,7 +81,7 @@ def test_a_byte_order_mark_is_no_content(folder: Path) -> None:
     [
         ({"grahps": {}}, "grahps"),
         ({"python_version": "3.99"}, "3.99"),
-        ({"store": {"ttl": {}}}, "store"),
+        ({"store": {"tll": {}}}, "store.tll"),
         ({"graphs": {"agent": {"path": "./agent.py:graph", "title": "x"}}}, "graphs.agent.title"),
     ],
 )
