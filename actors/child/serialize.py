@@ -135,7 +135,7 @@ def _(value: Send) -> Any:
 
 @_reduced.register
 def _(value: User) -> Any:
-    return {name: value[name] for name in value}
+    return value.shown()
 
 
 @_reduced.register(bytes)

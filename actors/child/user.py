@@ -34,6 +34,15 @@ class User:
         """The permissions that authentication gave."""
         return list(self._fields.get("permissions") or ())
 
+    def shown(self) -> dict[str, Any]:
+        """What streams show of the user: the rest may be tokens, and others may be reading."""
+        return {
+            "identity": self.identity,
+            "is_authenticated": self.is_authenticated,
+            "display_name": self.display_name,
+            "permissions": list(self.permissions),
+        }
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # pickle and copy look for hooks before there are fields
             raise AttributeError(name)

@@ -215,6 +215,26 @@ class Run(Shown):
 SelectedRun = selected(Run)
 
 
+_USER = b'"langgraph_auth_user":{'
+_SHOWN_OF_USERS = ("identity", "is_authenticated", "display_name", "permissions", "kind")
+
+
+def _without_secrets(kwargs: bytes) -> bytes:
+    """What others than the run's graph may see of it.
+
+    Authentication may have added tokens to the user for the graph, and a thread may be shared.
+    """
+    if _USER not in kwargs:
+        return kwargs
+    shown = orjson.loads(kwargs)
+    configurable = shown["config"]["configurable"]
+    user = configurable["langgraph_auth_user"]
+    configurable["langgraph_auth_user"] = {
+        name: user[name] for name in _SHOWN_OF_USERS if name in user
+    }
+    return orjson.dumps(shown)
+
+
 def show_run(run: RunRow) -> dict[str, Any]:
     """A run's row as the wire has it."""
     return {
@@ -223,7 +243,7 @@ def show_run(run: RunRow) -> dict[str, Any]:
         "assistant_id": run.assistant_id,
         "metadata": document(run.metadata),
         "status": run.status,
-        "kwargs": document(run.kwargs),
+        "kwargs": document(_without_secrets(run.kwargs)),
         "multitask_strategy": run.multitask_strategy,
         "created_at": moment(run.created_at),
         "updated_at": moment(run.updated_at),

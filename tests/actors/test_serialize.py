@@ -116,7 +116,15 @@ NOON = datetime.datetime(2024, 1, 2, 12, 0, 0, 5, tzinfo=datetime.UTC)
         ({"\ud800": "\ud800"}, {"\ufffd": "\ufffd"}),
         (float("nan"), None),
         (decimal.Decimal("NaN"), None),
-        (User({"identity": "me", "role": "admin"}), {"identity": "me", "role": "admin"}),
+        (
+            User({"identity": "me", "token": "secret"}),
+            {
+                "identity": "me",
+                "is_authenticated": True,
+                "display_name": "me",
+                "permissions": [],
+            },
+        ),
         (ValueError("text"), {"error": "ValueError", "message": "text"}),
         (OSError("secret"), {"error": "OSError", "message": masking.HIDDEN}),
         (Interrupt("why?", id="i"), {"value": "why?", "id": "i", "response_schema": None}),

@@ -5,11 +5,12 @@ import dataclasses
 import threading
 from typing import Any
 
+import orjson
 import pytest
 from langgraph_sdk import Auth
 
 from gateway.auth.access import Access, InvalidAuth, studio_from_anywhere, studio_from_here
-from tests.gateway.conftest import Client, House
+from tests.gateway.conftest import Client, House, Stage
 
 NOWHERE = "00000000-0000-0000-0000-000000000001"
 
@@ -207,7 +208,9 @@ def test_an_auth_object_that_would_let_nobody_in_is_refused() -> None:
         access(authenticate)
 
 
-async def test_graphs_are_told_of_the_user(house: House) -> None:
+async def test_graphs_are_told_of_the_user_and_others_not_of_secrets(
+    house: House, stage: Stage
+) -> None:
     async def authenticate() -> Any:
         return {"identity": "ann", "permissions": ["p"], "team": "red", "session": object()}
 
@@ -221,7 +224,16 @@ async def test_graphs_are_told_of_the_user(house: House) -> None:
         "is_authenticated": True,
         "display_name": "ann",
         "permissions": ["p"],
-        "team": "red",
     }
     assert configurable["langgraph_auth_user_id"] == configurable["user_id"] == "ann"
     assert configurable["langgraph_auth_permissions"] == ["p"]
+    for answer in (
+        await client.get(f"/threads/{thread_id}/runs"),
+        await client.get(f"/threads/{thread_id}/runs/{run['run_id']}"),
+        await client.get(f"/threads/{thread_id}"),
+    ):
+        assert b"red" not in answer.body
+    claimed = await stage.claim(run["run_id"])
+    told = orjson.loads(claimed.kwargs)["config"]["configurable"]["langgraph_auth_user"]
+    assert told["team"] == "red"
+    assert "session" not in told
