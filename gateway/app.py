@@ -135,7 +135,12 @@ def create_app(
         app.on_shutdown.append(mounted.on_shutdown)
     app.on_response_prepare.append(cors.on_response_prepare)
     app[DOCUMENT] = Document(
-        ROUTES, graph_ids, version, options=http, asks_callers=access is not None
+        ROUTES,
+        graph_ids,
+        version,
+        options=http,
+        asks_callers=access is not None,
+        security=access.openapi if access else None,
     )
     for routes in ROUTES:
         routes.mount(app, http)

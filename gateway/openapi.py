@@ -6,7 +6,7 @@ models, and the names of the graphs from the project.
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Literal
@@ -47,7 +47,9 @@ class Document:
         *,
         options: HttpOptions = HttpOptions(),  # noqa: B008  # frozen
         asks_callers: bool = False,
+        security: Mapping[str, Any] | None = None,
     ) -> None:
+        """security: what the project says of how callers are known; see ``_secure``."""
         self._endpoints = [
             endpoint
             for routes in mounted
@@ -58,6 +60,7 @@ class Document:
         self._graph_ids = sorted(graph_ids)
         self._version = version
         self._asks_callers = asks_callers
+        self._security = security or {}
 
     @cached_property
     def body(self) -> bytes:
@@ -65,6 +68,7 @@ class Document:
         document = describe(
             self._endpoints, self._graph_ids, self._version, asks_callers=self._asks_callers
         )
+        _secure(document, self._security)
         if self._prefix:
             document["servers"] = [{"url": self._prefix}]
         return orjson.dumps(document)
@@ -102,6 +106,18 @@ def describe(
     _finish(paths, graph_ids)
     _finish(document["components"], graph_ids)
     return document
+
+
+def _secure(document: Schema, security: Mapping[str, Any]) -> None:
+    """Adds ``auth.openapi`` of langgraph.json: schemes, what all need, and what single paths do."""
+    if schemes := security.get("securitySchemes"):
+        document["components"]["securitySchemes"] = schemes
+    if needed := security.get("security"):
+        document["security"] = needed
+    for path, methods in (security.get("paths") or {}).items():
+        for method, needed in methods.items():
+            if operation := document["paths"].get(path, {}).get(method.lower()):
+                operation["security"] = needed
 
 
 class _Components:

@@ -26,7 +26,7 @@ from gateway.auth import credential
 from gateway.auth.grant import Grant, Value, asked, edited
 from gateway.auth.user import AnyUser
 from gateway.context import CONTEXT, Context
-from gateway.errors import Denied, NotFound, Unprocessable
+from gateway.errors import NotFound, Unprocessable
 from gateway.http_options import RUN_HEADER, HttpOptions
 from gateway.responses import Responses
 from gateway.wire.body import Query, read_body, read_query
@@ -122,8 +122,8 @@ class Endpoint:
     is_long: bool
     """Whether the answer stays open: then HEAD would wait for nothing."""
     responses: Responses
-    on: str | None
-    """The action that it is, or PUBLIC. None: undeclared, and so refused where anybody is asked."""
+    on: str
+    """The action that it is, or PUBLIC."""
     value: ValueOf | None
 
     def mount(self, app: web.Application, prefix: str) -> None:
@@ -163,9 +163,7 @@ class Endpoint:
             return call, arguments
         else:
             values = [asked(arguments)]
-        if call.user is not None and self.on is None:
-            raise Denied(403, "Forbidden")
-        grants = tuple([await call.authorize(self.on or "", value) for value in values])
+        grants = tuple([await call.authorize(self.on, value) for value in values])
         if self.value is None:
             arguments = edited(arguments, grants[0].value)
         return replace(call, grants=grants), arguments
@@ -181,7 +179,7 @@ class Routes:
         self,
         path: str,
         *,
-        on: str | None = None,
+        on: str,
         value: ValueOf | None = None,
         responses: Responses = _NONE,
     ) -> Callable[[H], H]:
@@ -192,7 +190,7 @@ class Routes:
         self,
         path: str,
         *,
-        on: str | None = None,
+        on: str,
         value: ValueOf | None = None,
         responses: Responses = _NONE,
     ) -> Callable[[H], H]:
@@ -203,7 +201,7 @@ class Routes:
         self,
         path: str,
         *,
-        on: str | None = None,
+        on: str,
         value: ValueOf | None = None,
         responses: Responses = _NONE,
     ) -> Callable[[H], H]:
@@ -214,7 +212,7 @@ class Routes:
         self,
         path: str,
         *,
-        on: str | None = None,
+        on: str,
         value: ValueOf | None = None,
         responses: Responses = _NONE,
     ) -> Callable[[H], H]:
@@ -225,7 +223,7 @@ class Routes:
         self,
         path: str,
         *,
-        on: str | None = None,
+        on: str,
         value: ValueOf | None = None,
         responses: Responses = _NONE,
     ) -> Callable[[H], H]:
@@ -247,11 +245,11 @@ class Routes:
         self,
         method: str,
         path: str,
-        on: str | None,
+        on: str,
         value: ValueOf | None,
         responses: Responses,
     ) -> Callable[[H], H]:
-        if on is not None and on != PUBLIC and on not in ACTIONS:
+        if on != PUBLIC and on not in ACTIONS:
             raise ValueError(f"{method} {path}: there is no action '{on}'")
 
         def declare(handler: H) -> H:

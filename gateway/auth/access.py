@@ -49,9 +49,16 @@ class InvalidAuth(Exception):
 class Access:
     """The user's ``Auth`` object, asked for each request."""
 
-    def __init__(self, auth: Auth, *, studio: "StudioPolicy | None" = None) -> None:
+    def __init__(
+        self,
+        auth: Auth,
+        *,
+        studio: "StudioPolicy | None" = None,
+        openapi: Mapping[str, Any] | None = None,
+    ) -> None:
         """studio: who is let in as LangGraph Studio without the user's handler; None: nobody.
 
+        openapi: what the OpenAPI document says of it, see ``gateway.openapi``.
         Raises InvalidAuth.
         """
         if not isinstance(auth, Auth):
@@ -62,6 +69,7 @@ class Access:
         self._authenticate: Callable[..., Any] = auth._authenticate_handler
         self._wanted = _wanted(self._authenticate)
         self._studio = studio
+        self.openapi: Mapping[str, Any] = openapi or {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="authenticate")
 
     async def authenticate(self, request: web.Request) -> AnyUser:

@@ -208,6 +208,27 @@ def test_an_auth_object_that_would_let_nobody_in_is_refused() -> None:
         access(authenticate)
 
 
+async def test_the_document_says_how_callers_are_known(house: House) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(authorization: str) -> str:
+        return authorization
+
+    security = {
+        "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "Authorization"}},
+        "security": [{"key": []}],
+        "paths": {"/threads": {"POST": []}, "/nothing": {"GET": []}},
+    }
+    client = await house.gateway(access=Access(auth, openapi=security))
+    document = (await client.get("/openapi.json")).json
+    assert document["components"]["securitySchemes"] == security["securitySchemes"]
+    assert document["security"] == [{"key": []}]
+    assert document["paths"]["/threads"]["post"]["security"] == []
+    assert {"401", "403"} <= document["paths"]["/threads"]["post"]["responses"].keys()
+    assert "401" not in document["paths"]["/ok"]["get"]["responses"]
+
+
 async def test_graphs_are_told_of_the_user_and_others_not_of_secrets(
     house: House, stage: Stage
 ) -> None:
