@@ -27,7 +27,7 @@ from actors import redis_connections
 from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
 from actors.event_rows import RowWatch
-from actors.event_threads import ThreadWatch
+from actors.event_threads import POLL_SECONDS, ThreadWatch
 from actors.event_updates import StateUpdates
 from actors.events import LIVE, OVER, START, THREAD_MARK, UPDATE_MARK, Event
 from actors.tasks import raise_if_cancelled, stop, supervise
@@ -169,6 +169,7 @@ class RedisEventReader:
         page_connections: int = PAGE_CONNECTIONS,
         ring_events: int = RING_EVENTS,
         ring_bytes: int = RING_BYTES,
+        thread_poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._redis = redis_connections.client(redis_url, _COMMAND_SECONDS)
         self._behind = asyncio.Semaphore(page_connections)
@@ -180,7 +181,7 @@ class RedisEventReader:
         self._reachable = True
         self._changed_at = 0.0
         self._rows = RowWatch(database, self._row_seen)
-        self._threads = ThreadWatch(database)
+        self._threads = ThreadWatch(database, poll_seconds=thread_poll_seconds)
         self._updates = StateUpdates(self._redis, self._asked)
         self._tasks: list[asyncio.Task[None]] = []
 

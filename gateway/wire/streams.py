@@ -1,10 +1,10 @@
 """Thread streams on the wire: how they are asked for."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator
 
-from gateway.wire.body import Body, Query
+from gateway.wire.body import Query
 from gateway.wire.runs import modes
 
 THREAD_MODES = ("run_modes", "lifecycle", "state_update")
@@ -18,20 +18,3 @@ class ThreadStream(Query):
 
     stream_mode: Annotated[list[str], AfterValidator(modes)] = []
     stream_modes: Annotated[list[str], AfterValidator(modes)] = []
-
-
-class ProtocolCommand(Body):
-    """A command of the thread protocol, as it is described; malformed ones are answered too."""
-
-    id: int
-    method: str
-    params: dict[str, Any] = {}
-
-
-class ProtocolSubscription(Body):
-    """What to hear of a thread by the thread protocol, as it is described."""
-
-    channels: list[str]
-    namespaces: list[list[str]] | None = None
-    depth: int | None = None
-    since: int | None = None

@@ -260,10 +260,10 @@ async def test_an_interrupted_run_tells_its_questions_and_goes_on() -> None:
     assert [name for name, _ in asked] == ["updates|sub:@", "updates"]
     assert asked[0][1][0]["value"] == "go on?"
     assert run.result is not None
-    assert run.result.next == ("sub",)
+    assert list(run.result.next) == ["sub"]
     await run.run(command={"resume": {asked[0][1][0]["id"]: "yes"}})
     assert run.of("values")[-1][1] == {"trail": ["yes"]}
-    assert run.result.next == ()
+    assert not run.result.next
 
 
 async def test_the_transformers_of_a_graph_are_heard() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from uuid import UUID
 
 import pytest
@@ -91,22 +91,22 @@ async def test_a_thread_that_did_not_change_is_not_read_on(db: Database) -> None
 
 async def test_a_worker_that_begins_wakes_every_gateway(db: Database, redis_url: str) -> None:
     thread_id = uuid.uuid4()
-    ends = RedisEventEnds(redis_url, 60)
-    readers = [RedisEventReader(redis_url, db) for _ in range(2)]
-    for part in (ends, *readers):
-        await part.open()
-    lists = [reader.runs_of(thread_id) for reader in readers]
-    assert [await taken(one) for one in lists] == [[], []]
-    run = await create(db, thread_id)
-    await claim(db, run.run_id)
-    for reader in readers:
-        reader._threads._poll_seconds = 1000
-    ends.begin(thread_id)
-    assert [await taken(one) for one in lists] == [[run.run_id]] * 2
-    for one in lists:
-        await one.aclose()
-    for part in (ends, *readers):
-        await part.close()
+    async with AsyncExitStack() as stack:
+        ends = RedisEventEnds(redis_url, 60)
+        await ends.open()
+        stack.push_async_callback(ends.close)
+        readers = [RedisEventReader(redis_url, db, thread_poll_seconds=1000) for _ in range(2)]
+        for reader in readers:
+            await reader.open()
+            stack.push_async_callback(reader.close)
+        lists = [
+            await stack.enter_async_context(aclosing(one.runs_of(thread_id))) for one in readers
+        ]
+        assert [await taken(one) for one in lists] == [[], []]
+        run = await create(db, thread_id)
+        await claim(db, run.run_id)
+        ends.begin(thread_id)
+        assert [await taken(one) for one in lists] == [[run.run_id]] * 2
 
 
 async def test_in_one_process(db: Database) -> None:
