@@ -84,15 +84,17 @@ def start_postgres(folder: Path, *, durable: bool = True) -> Server:
     return Server(postgres_url(folder), child, signal.SIGINT)
 
 
-def start_valkey(folder: Path, *, durable: bool = True) -> Server:
+def start_valkey(folder: Path, *, port: int = 0, durable: bool = True) -> Server:
     """Starts Valkey on ``folder`` as a child of this process and returns when it answers.
 
-    It listens on a free port of the loopback address, so that its URL takes a database number
-    (``redis://127.0.0.1:41234`` + ``/3``). Arguments and errors as ``start_postgres``.
+    It listens on a port of the loopback address (0: one that is free), so that its URL takes a
+    database number (``redis://127.0.0.1:41234`` + ``/3``). The rest is as in ``start_postgres``.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address: tuple[str, int] = probe.getsockname()
+    address = ("127.0.0.1", port)
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(address)
+            address = probe.getsockname()
     child, log = _spawn("valkey", folder, durable, "--port", str(address[1]))
 
     def ready() -> bool:

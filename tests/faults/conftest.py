@@ -1,5 +1,6 @@
 """The whole topology in processes of its own, with handles to hurt each part of it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -19,9 +20,12 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from psycopg.rows import dict_row
 
+from tests.faults import invariants
+
 GRAPHS = Path(__file__).parent.parent / "graphs" / "faults" / "langgraph.json"
 
 KINDS = {
+    "supervisord": "supervisor.supervisord",
     "gateway": "callboard gateway",
     "worker": "callboard worker",
     "scheduler": "callboard scheduler",
@@ -52,6 +56,7 @@ class Topology:
     database_url: str
     redis_url: str
     environment: dict[str, str] = field(default_factory=dict)
+    graphs: Path = GRAPHS
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +65,14 @@ class Topology:
 
     def start(self) -> None:
         command = [str(Path(sys.executable).parent / "callboard"), "up"]
-        command += ["--config", str(GRAPHS), "--port", str(self.port), "--data", str(self.folder)]
+        command += [
+            "--config",
+            str(self.graphs),
+            "--port",
+            str(self.port),
+            "--data",
+            str(self.folder),
+        ]
         environment = {
             **os.environ,
             "DATABASE_URL": self.database_url,
@@ -86,6 +98,9 @@ class Topology:
     def stop(self) -> int:
         assert self.process is not None
         left = self._tree()
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.resume()  # what a failed test left frozen could not end
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
         _gone, alive = psutil.wait_procs(left, timeout=5)
@@ -93,6 +108,17 @@ class Topology:
             process.kill()
         assert not alive, f"left behind: {alive}"
         return code
+
+    def kill(self) -> None:
+        """Kills everything at once, supervisord too; returns when all of it is gone."""
+        assert self.process is not None
+        victims = [psutil.Process(self.process.pid), *self._tree()]
+        for process in victims:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait(10)
+        _gone, alive = psutil.wait_procs(victims, timeout=10)
+        assert not alive, f"not even SIGKILL ended {alive}"
 
     def _tree(self) -> list[psutil.Process]:
         assert self.process is not None
@@ -113,6 +139,47 @@ class Topology:
         with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
             return connection.execute(sql, parameters).fetchall()
 
+    @property
+    def workers(self) -> int:
+        return int(self.environment.get("CALLBOARD_WORKERS", "1"))
+
+    @property
+    def slots(self) -> int:
+        """Slots of all workers."""
+        of_one = int(self.environment["WORKER_COUNT"]) * int(self.environment["N_JOBS_PER_WORKER"])
+        return self.workers * of_one
+
+    def worker_of(self, pid: int) -> psutil.Process:
+        """The worker to which a graph process belongs."""
+        parent = psutil.Process(pid).parent()
+        assert parent is not None
+        return parent
+
+    def orphans(self) -> list[psutil.Process]:
+        """Processes that were started by this topology and belong to it no more."""
+        ours = {process.pid for process in self._tree()}
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mine = process.environ().get("CALLBOARD_DATA") == str(self.folder)
+            except psutil.Error:
+                continue
+            if mine and process.pid not in ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def complaints(self) -> list[str]:
+        """Log lines of requests that failed for no good reason, and of errors nobody caught."""
+        bad = ("request failed", "stream broken", "wait broken", "could not be performed")
+        lines: list[str] = []
+        for log in (self.folder / "logs").glob("*.log"):
+            lines += [
+                f"{log.name}: {line}"
+                for line in log.read_text(errors="replace").splitlines()
+                if any(text in line for text in (*bad, "never retrieved", "never awaited"))
+            ]
+        return lines
+
     def free_slots(self) -> int:
         """Free slots of all live workers, as their last heartbeats say."""
         return int(self.query("SELECT coalesce(sum(free), 0) AS free FROM instances")[0]["free"])
@@ -131,23 +198,34 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def graphs() -> Path:
+    """The langgraph.json of the topology; a module may override this fixture."""
+    return GRAPHS
+
+
+@pytest.fixture(scope="module")
 def topology(
     tmp_path_factory: pytest.TempPathFactory,
     environment: dict[str, str],
     module_database_url: str,
     module_redis_url: str,
     module_port: int,
+    graphs: Path,
 ) -> Iterator[Topology]:
+    invariants.watch(module_database_url)
     running = Topology(
         tmp_path_factory.mktemp("topology"),
         module_port,
         module_database_url,
         module_redis_url,
         environment,
+        graphs,
     )
-    running.start()
-    yield running
-    running.stop()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture
@@ -181,6 +259,21 @@ class SideEffects:
 @pytest.fixture
 def side_effects(tmp_path: Path) -> SideEffects:
     return SideEffects(tmp_path / "side-effects")
+
+
+@pytest.fixture(autouse=True)
+def unbroken(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test with a topology: the promises, whatever it broke (see invariants.py)."""
+    used = {
+        name: request.getfixturevalue(name)
+        for name in ("topology", "side_effects")
+        if name in request.fixturenames
+    }
+    failed = request.session.testsfailed
+    yield
+    if "topology" in used and request.session.testsfailed == failed:
+        effects = used["side_effects"].read() if "side_effects" in used else []
+        invariants.check(used["topology"], effects, _eventually)
 
 
 @pytest.fixture

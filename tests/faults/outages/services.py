@@ -1,0 +1,56 @@
+"""Postgres and Valkey of our own, to be stopped, killed and frozen."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from callboard import embedded
+from callboard.embedded import Server
+
+
+@dataclass
+class Service:
+    """A server that is found under one URL, however often it is started."""
+
+    launch: Callable[[], Server]
+    server: Server
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def start(self) -> None:
+        self.server = self.launch()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        self.server.process.kill()
+        self.server.process.wait(10)
+
+    def freeze(self) -> None:
+        self.server.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.server.process.send_signal(signal.SIGCONT)
+
+
+def own_postgres(folder: Path) -> Service:
+    def launch() -> Server:
+        return embedded.start_postgres(folder)
+
+    return Service(launch, launch())
+
+
+def own_valkey(folder: Path) -> Service:
+    first = embedded.start_valkey(folder)
+    port = urlsplit(first.url).port
+    assert port
+    return Service(lambda: embedded.start_valkey(folder, port=port), first)

@@ -1,0 +1,173 @@
+"""Redis goes away in every way it can, under runs, streams, waits and wishes to stop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from langgraph_sdk.client import LangGraphClient
+
+from tests.faults.outages.services import Service
+
+pytestmark = pytest.mark.topology
+
+Fault = Callable[[Service], Any]
+AWAY_SECONDS = 6.0
+
+
+def _ask(valkey: Service, *command: str) -> None:
+    with redis.Redis.from_url(valkey.url) as connection, suppress(redis.ConnectionError):
+        connection.execute_command(*command)
+
+
+@contextmanager
+def restarted(valkey: Service) -> Iterator[None]:
+    valkey.restart()
+    yield
+
+
+@contextmanager
+def stopped(valkey: Service) -> Iterator[None]:
+    valkey.stop()
+    yield
+    valkey.start()
+
+
+@contextmanager
+def killed(valkey: Service) -> Iterator[None]:
+    valkey.kill()
+    yield
+    valkey.start()
+
+
+@contextmanager
+def frozen(valkey: Service) -> Iterator[None]:
+    valkey.freeze()
+    yield
+    valkey.thaw()
+
+
+@contextmanager
+def flushed(valkey: Service) -> Iterator[None]:
+    _ask(valkey, "FLUSHALL")
+    yield
+
+
+@contextmanager
+def disconnected(valkey: Service) -> Iterator[None]:
+    for kind in ("pubsub", "normal"):
+        _ask(valkey, "CLIENT", "KILL", "TYPE", kind)
+    yield
+
+
+@contextmanager
+def out_of_memory(valkey: Service) -> Iterator[None]:
+    _ask(valkey, "CONFIG", "SET", "maxmemory", "1")
+    yield
+    _ask(valkey, "CONFIG", "SET", "maxmemory", "0")
+
+
+LASTING = [stopped, killed, frozen, out_of_memory]
+FAULTS = [
+    pytest.param(stopped),
+    pytest.param(flushed),
+    pytest.param(frozen),
+    pytest.param(restarted, marks=pytest.mark.faults),
+    pytest.param(killed, marks=pytest.mark.faults),
+    pytest.param(disconnected, marks=pytest.mark.faults),
+    pytest.param(out_of_memory, marks=pytest.mark.faults),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_outage_costs_no_run_anything(
+    topology: Any,
+    client: LangGraphClient,
+    side_effects: Any,
+    valkey: Service,
+    tmp_path: Path,
+    eventually: Callable[..., Any],
+    fault: Any,
+) -> None:
+    """Runs under way go on, streams and waits end rightly, new runs are taken and executed."""
+    release = tmp_path / "release"
+    script = {
+        "script": [["tick", [3, 0]], ["await", str(release)], ["tick", [3, 0]]],
+        "log": str(side_effects.path),
+    }
+    thread = (await client.threads.create())["thread_id"]
+    parts: list[Any] = []
+
+    async def read() -> None:
+        async for part in client.runs.stream(thread, "script", input=script, stream_mode="custom"):
+            parts.append(part)
+
+    reader = asyncio.create_task(read())
+    await asyncio.to_thread(side_effects.await_step, "1:await")
+    waiter = asyncio.create_task(client.runs.wait(None, "script", input=script))
+    await asyncio.to_thread(side_effects.await_step, "1:await", 2)
+    behind = await client.runs.create(thread, "echo", input={"question": "in line?"})
+    eventually(lambda: len([part for part in parts if part.event == "custom"]) == 3, "ticks come")
+
+    with fault(valkey):
+        # Answered without Redis, and executed.
+        during = (await client.threads.create())["thread_id"]
+        run = await client.runs.create(during, "echo", input={"question": "now?"})
+        await client.runs.join(during, run["run_id"])
+        if fault in LASTING:
+            away = time.monotonic()
+            while time.monotonic() < away + AWAY_SECONDS:
+                assert (await client.threads.get(thread))["status"] == "busy"
+                await asyncio.sleep(0.2)
+    release.touch()
+
+    await reader
+    assert (await waiter)["done"] == ["0:tick", "1:await", "2:tick"]
+    await client.runs.join(thread, behind["run_id"])
+    assert not [part for part in parts if part.event == "error"]
+    ticks = [part.data["tick"] for part in parts if part.event == "custom"]
+    assert ticks == [0, 1, 2, 0, 1, 2]
+    attempts = topology.query("SELECT DISTINCT attempt FROM runs WHERE thread_id = %s", thread)
+    assert attempts == [{"attempt": 1}]
+    await _work_as_before(client, side_effects)
+
+
+async def _work_as_before(client: LangGraphClient, side_effects: Any) -> None:
+    """Runs start, are told to stop, and stop."""
+    answer = await client.runs.wait(None, "echo", input={"question": "still there?"})
+    assert answer == {"question": "still there?"}
+    thread = (await client.threads.create())["thread_id"]
+    run = await client.runs.create(
+        thread, "script", input={"script": [["block", 3600]], "log": str(side_effects.path)}
+    )
+    await asyncio.to_thread(side_effects.await_step, "0:block")
+    await client.runs.cancel(thread, run["run_id"], wait=True)
+    assert (await client.runs.get(thread, run["run_id"]))["status"] == "interrupted"
+
+
+async def test_a_flush_loses_no_run_that_waits(
+    topology: Any,
+    client: LangGraphClient,
+    side_effects: Any,
+    valkey: Service,
+    tmp_path: Path,
+    eventually: Callable[..., Any],
+) -> None:
+    """All slots are taken and many more runs wait in Redis: the rows bring them back."""
+    release = tmp_path / "release"
+    script = {"script": [["await", str(release)]], "log": str(side_effects.path)}
+    runs = [
+        await client.runs.create(None, "script", input=script, on_completion="keep")
+        for _ in range(topology.slots + 20)
+    ]
+    eventually(lambda: len(side_effects.read()) == topology.slots, "every slot is taken")
+    _ask(valkey, "FLUSHALL")
+    release.touch()
+    for run in runs:
+        eventually(lambda run=run: topology.run_row(run["run_id"])["finished_at"], "it ends")
+        assert topology.run_row(run["run_id"])["status"] == "success"
+    assert len(side_effects.read()) == len(runs)
