@@ -84,8 +84,8 @@ class RowWatch:
             self._due[run_id] = math.inf  # until this look is over, or somebody asks again
         try:
             finished = await runs.finished_for(self._database, due)
-        except PersistenceError:
-            log.warning("rows of watched runs cannot be read", runs=len(due), exc_info=True)
+        except PersistenceError as error:
+            log.warning("rows of watched runs cannot be read", runs=len(due), error=str(error))
             pauses = dict.fromkeys(due, RETRY_SECONDS)
         else:
             pauses = {
