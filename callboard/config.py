@@ -133,13 +133,16 @@ class _Reader:
             self._warn(key, "unknown key, ignored")
         self._python_version(raw.get("python_version"))
         sections, env = self._sections(raw), self._env(raw.get("env"))
+        auth = auth_section.read(sections.get("auth"), self._target, self._broken)
+        if auth is not None and auth.studio == "anywhere":
+            self._warn("auth.disable_studio_auth", "false lets in whoever claims to be Studio")
         return Project(
             root=self._root,
             path=self._path,
             graphs=self._graphs(raw.get("graphs")),
             dependencies=self._dependencies(raw.get("dependencies")),
             env=env,
-            auth=auth_section.read(sections.get("auth"), self._target, self._broken),
+            auth=auth,
             http=http_section.read(sections.get("http"), self._target, self._broken, self._warn),
             store=store_section.read(sections.get("store", {}), self._root, self._broken),
             thread_ttl=checkpointer_section.read(sections.get("checkpointer", {}), self._broken),
