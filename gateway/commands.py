@@ -23,7 +23,7 @@ from persistence import threads
 from persistence.errors import NothingToResume, ThreadNotFound
 from persistence.lifecycle import MultitaskStrategy, ThreadStatus
 from persistence.runs import Answers, RunRow
-from persistence.threads import ThreadRow
+from persistence.threads import ThreadHead
 
 _RUN = TypeAdapter(RunCreate)
 _FLAG = "__event_streaming_v2"
@@ -198,7 +198,7 @@ async def _is_answer(call: Call, thread_id: UUID, params: Mapping[str, Any]) -> 
     if params.get("input") is None or is_fork:
         return False
     try:
-        thread = await threads.get(call.context.database, thread_id, allowed=call.allowed)
+        thread = await threads.head(call.context.database, thread_id, allowed=call.allowed)
     except ThreadNotFound:
         return False
     return thread.status is ThreadStatus.INTERRUPTED and bool(_open_questions(thread))
@@ -214,7 +214,7 @@ async def _respond(call: Call, thread_id: str, params: Mapping[str, Any]) -> Non
     gone = CommandRefused("no_such_interrupt", f"Unknown or already-consumed interrupt: {first}")
     try:
         place = _thread(thread_id)
-        thread = await threads.get(call.context.database, place, allowed=call.allowed)
+        thread = await threads.head(call.context.database, place, allowed=call.allowed)
     except (Unprocessable, ThreadNotFound):
         raise gone from None
     assistant_id = orjson.loads(thread.metadata).get("assistant_id")
@@ -254,7 +254,7 @@ def _answers(params: Mapping[str, Any]) -> dict[str, Any]:
     return answers
 
 
-def _open_questions(thread: ThreadRow) -> list[str]:
+def _open_questions(thread: ThreadHead) -> list[str]:
     asked = orjson.loads(thread.interrupts or b"{}")
     return [question["id"] for task in asked.values() for question in task]
 

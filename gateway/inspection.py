@@ -9,7 +9,7 @@ import structlog
 from gateway.auth.user import stamps
 from gateway.routing import Call
 from persistence import threads
-from persistence.threads import ThreadRow
+from persistence.threads import ThreadHead, ThreadRow
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ async def ask(call: Call, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
     return await context.dispatcher.inspect(op, args, context.settings.inspect_timeout_seconds)
 
 
-def graph_id_of(thread: ThreadRow) -> str | None:
+def graph_id_of(thread: ThreadHead | ThreadRow) -> str | None:
     """The graph whose state the thread holds; None when no run and no client has said so."""
     graph_id = orjson.loads(thread.metadata).get("graph_id")
     return graph_id if isinstance(graph_id, str) else None

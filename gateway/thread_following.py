@@ -54,7 +54,7 @@ async def visible_runs(
 async def _is_visible(context: Context, thread_id: UUID, allowed: Filter) -> bool:
     while True:
         try:
-            await threads.get(context.database, thread_id, allowed=allowed)
+            await threads.head(context.database, thread_id, allowed=allowed)
         except ThreadNotFound:
             return False
         except Unavailable:
@@ -230,7 +230,7 @@ class ThreadEvents:
         questions = None
         if is_last:
             with contextlib.suppress(ThreadNotFound, Unavailable):
-                thread = await threads.get(self._context.database, self._thread_id)
+                thread = await threads.head(self._context.database, self._thread_id)
                 questions = orjson.loads(thread.interrupts or b"{}")
         return list(RunTranslation(run.run_id, run.graph_id).expired(run, questions))
 

@@ -70,9 +70,11 @@ FROM changed
 
 _INSERT = f"""
 WITH changed AS (
-    INSERT INTO assistants (assistant_id, graph_id, name, description, config, context, metadata)
-    VALUES (%(assistant_id)s, %(graph_id)s, %(name)s, %(description)s, %(config)s::jsonb,
-        %(context)s::jsonb, %(metadata)s::jsonb)
+    INSERT INTO assistants (assistant_id, graph_id, name, description, config, context, metadata,
+        created_at, updated_at)
+    SELECT %(assistant_id)s, %(graph_id)s, %(name)s, %(description)s, %(config)s::jsonb,
+        %(context)s::jsonb, %(metadata)s::jsonb, now, now
+    FROM clock_timestamp() AS now
     ON CONFLICT (assistant_id) DO NOTHING
     RETURNING *
 ), kept AS ({_KEEP_VERSION})

@@ -100,10 +100,11 @@ class CronContent:
 
 _INSERT = f"""
 INSERT INTO crons (cron_id, assistant_id, thread_id, user_id, schedule, timezone, end_time, ends_at,
-    payload, request, metadata, on_run_completed, enabled, next_run_date)
-VALUES (%(cron_id)s, %(assistant_id)s, %(thread_id)s, %(user_id)s, %(schedule)s, %(timezone)s,
+    payload, request, metadata, on_run_completed, enabled, next_run_date, created_at, updated_at)
+SELECT %(cron_id)s, %(assistant_id)s, %(thread_id)s, %(user_id)s, %(schedule)s, %(timezone)s,
     %(end_time)s, %(ends_at)s, %(payload)s::json, %(request)s::json, %(metadata)s::jsonb,
-    %(on_run_completed)s, %(enabled)s, %(next_run_date)s)
+    %(on_run_completed)s, %(enabled)s, %(next_run_date)s, now, now
+FROM clock_timestamp() AS now
 RETURNING {_CRON_ROW}
 """
 

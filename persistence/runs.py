@@ -195,9 +195,11 @@ WHERE t.thread_id = %(thread_id)s AND {{visible}} RETURNING t.metadata
 
 _ANY_THREAD = f"""
 INSERT INTO threads AS t (
-    thread_id, status, metadata, config, temporary, ttl_minutes, ttl_strategy)
-VALUES (%(thread_id)s, '{ThreadStatus.BUSY}', {_NEW_METADATA}, %(config)s::jsonb, %(temporary)s,
-    %(ttl_minutes)s::float8, %(ttl_strategy)s)
+    thread_id, status, metadata, config, temporary, ttl_minutes, ttl_strategy, created_at,
+    updated_at)
+SELECT %(thread_id)s, '{ThreadStatus.BUSY}', {_NEW_METADATA}, %(config)s::jsonb, %(temporary)s,
+    %(ttl_minutes)s::float8, %(ttl_strategy)s, now, now
+FROM clock_timestamp() AS now
 ON CONFLICT (thread_id) DO UPDATE SET {_TOUCH_THREAD} WHERE {{visible}}
 RETURNING t.metadata
 """
@@ -224,9 +226,11 @@ _CREATE_ON_ANY = _CREATE.format(thread=_ANY_THREAD, columns=_RUN_ROW)
 """Both still have a place for which threads are visible."""
 
 _ENSURE_THREAD = """
-INSERT INTO threads (thread_id, metadata, temporary, ttl_minutes, ttl_strategy)
-VALUES (%(thread_id)s, %(config_metadata)s::jsonb || %(metadata)s::jsonb, %(temporary)s,
-    %(ttl_minutes)s::float8, %(ttl_strategy)s)
+INSERT INTO threads (
+    thread_id, metadata, temporary, ttl_minutes, ttl_strategy, created_at, updated_at)
+SELECT %(thread_id)s, %(config_metadata)s::jsonb || %(metadata)s::jsonb, %(temporary)s,
+    %(ttl_minutes)s::float8, %(ttl_strategy)s, now, now
+FROM clock_timestamp() AS now
 ON CONFLICT (thread_id) DO NOTHING
 """
 

@@ -80,8 +80,10 @@ async def create(
     The one there is must be allowed to be seen, or its id is taken by nobody knows whom.
     """
     row = await db.fetch_one(
-        f"""INSERT INTO threads (thread_id, metadata, ttl_minutes, ttl_strategy)
-        VALUES (%(thread_id)s, %(metadata)s::jsonb, %(minutes)s::float8, %(strategy)s)
+        f"""INSERT INTO threads (
+            thread_id, metadata, ttl_minutes, ttl_strategy, created_at, updated_at)
+        SELECT %(thread_id)s, %(metadata)s::jsonb, %(minutes)s::float8, %(strategy)s, now, now
+        FROM clock_timestamp() AS now
         ON CONFLICT (thread_id) DO NOTHING RETURNING {_THREAD_ROW}""",
         {"thread_id": thread_id, "metadata": JsonText(dumps(metadata)), **_lifetime(ttl)},
     )
@@ -109,6 +111,35 @@ async def get(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -
     if row is None:
         raise ThreadNotFound(thread_id)
     return _thread_row(row)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadHead:
+    """A thread without its values, which may be great. JSON comes as bytes."""
+
+    thread_id: UUID
+    status: ThreadStatus
+    metadata: bytes
+    interrupts: bytes | None
+
+
+async def head(db: Database, thread_id: UUID, *, allowed: Filter | None = None) -> ThreadHead:
+    """Returns what a thread is, for who does not show its state. Raises ThreadNotFound."""
+    condition, params = clause("metadata", allowed)
+    row = await db.fetch_one(
+        f"""SELECT status, metadata::text, interrupts::text FROM threads
+        WHERE thread_id = %(thread_id)s AND {condition}""",
+        {"thread_id": thread_id, **params},
+    )
+    if row is None:
+        raise ThreadNotFound(thread_id)
+    interrupts = row["interrupts"]
+    return ThreadHead(
+        thread_id,
+        ThreadStatus(row["status"]),
+        row["metadata"].encode(),
+        None if interrupts is None else interrupts.encode(),
+    )
 
 
 async def patch(
@@ -147,7 +178,8 @@ UPDATE threads
 SET values = coalesce(%(values)s::jsonb, values), interrupts = %(interrupts)s::jsonb, error = NULL,
     rest_status = %(rest)s,
     status = CASE WHEN status = '{ThreadStatus.BUSY}' THEN status ELSE %(rest)s END,
-    updated_at = clock_timestamp(), state_updated_at = clock_timestamp()
+    updated_at = now, state_updated_at = now
+FROM clock_timestamp() AS now
 WHERE thread_id = %(thread_id)s
 """
 
@@ -180,10 +212,10 @@ async def record_state(
 
 _COPY = f"""
 INSERT INTO threads (thread_id, status, rest_status, metadata, config, values, interrupts, error,
-    state_updated_at, ttl_minutes, ttl_strategy)
+    state_updated_at, ttl_minutes, ttl_strategy, created_at, updated_at)
 SELECT %(target)s, rest_status, rest_status, metadata || %(metadata)s::jsonb, config, values,
-    interrupts, error, state_updated_at, ttl_minutes, ttl_strategy
-FROM threads WHERE thread_id = %(source)s AND {{visible}}
+    interrupts, error, state_updated_at, ttl_minutes, ttl_strategy, now, now
+FROM threads, clock_timestamp() AS now WHERE thread_id = %(source)s AND {{visible}}
 RETURNING {_THREAD_ROW}
 """
 

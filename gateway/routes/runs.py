@@ -92,7 +92,7 @@ async def list_runs(call: Call, thread_id: UUID, query: RunList) -> web.Response
         allowed=call.allowed,
     )
     if not rows:
-        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+        await threads.head(call.context.database, thread_id, allowed=call.allowed)
     return answer([selected(show_run(row), query.select) for row in rows])
 
 
@@ -106,7 +106,7 @@ async def get(call: Call, thread_id: UUID, run_id: UUID) -> web.Response:
     try:
         run = await runs.get(call.context.database, thread_id, run_id, allowed=call.allowed)
     except RunNotFound:
-        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+        await threads.head(call.context.database, thread_id, allowed=call.allowed)
         raise NotFound("Not Found") from None
     return answer(show_run(run))
 

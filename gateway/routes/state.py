@@ -82,7 +82,7 @@ async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) ->
 )
 async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Response:
     """Writes to the state of a thread as if a node had done it."""
-    thread = await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    thread = await threads.head(call.context.database, thread_id, allowed=call.allowed)
     graph_id = graph_id_of(thread)
     if graph_id is None:
         raise BadRequest(
@@ -139,7 +139,7 @@ async def _state(
     call: Call, thread_id: UUID, checkpoint: dict[str, Any], subgraphs: bool
 ) -> web.Response:
     graph_id = graph_id_of(
-        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+        await threads.head(call.context.database, thread_id, allowed=call.allowed)
     )
     if graph_id is None:
         return answer(_NO_STATE)
@@ -157,7 +157,7 @@ async def _history(
     call: Call, thread_id: UUID, body: HistorySearch, limit: int, before: str | None
 ) -> web.Response:
     graph_id = graph_id_of(
-        await threads.get(call.context.database, thread_id, allowed=call.allowed)
+        await threads.head(call.context.database, thread_id, allowed=call.allowed)
     )
     if graph_id is None or limit == 0:
         return answer([])

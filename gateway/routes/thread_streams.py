@@ -44,7 +44,7 @@ async def follow(call: Call, thread_id: UUID, query: ThreadStream) -> web.Stream
     for mode in sorted(wanted - frozenset(THREAD_MODES)):
         raise Unprocessable(f"Invalid stream mode: {mode}")
     after = _after(call.request.headers.get("Last-Event-ID"))
-    await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    await threads.head(call.context.database, thread_id, allowed=call.allowed)
     frames = _frames(call, thread_id, wanted, after)
     await anext(frames)  # so that who has the headers misses nothing
     return await send_frames(

@@ -166,7 +166,7 @@ async def get(call: Call, thread_id: UUID, query: ThreadRead) -> web.Response:
 )
 async def get_storage(call: Call, thread_id: UUID) -> web.Response:
     """Shows what a thread's history takes."""
-    await threads.get(call.context.database, thread_id, allowed=call.allowed)
+    await threads.head(call.context.database, thread_id, allowed=call.allowed)
     return answer(
         show_storage(thread_id, await checkpoints.storage(call.context.database, thread_id))
     )
