@@ -11,6 +11,8 @@ meaning is kept in functions of the database, which both call:
     store_put        writes an item; one that is overwritten keeps its time of creation
     store_found      the items below a namespace that match a filter
     store_matches    whether a value is what a filter wants
+    store_order      -1, 0 or 1; null for values that have no order
+    store_number     the number that a text holds, or null
     store_refresh    begins the time to live of items anew
     store_namespaces the namespaces that match
 """
@@ -24,7 +26,7 @@ from psycopg.rows import DictRow
 
 from persistence.errors import IndexRefused
 
-_VERSION = "callboard 1"
+_VERSION = "callboard 2"
 """Set last, as the comment of a function; grows with every change of ``_FUNCTIONS``."""
 
 # LangGraph's whole minutes would let an item of half a minute live one, or none. Its own statements
@@ -60,65 +62,69 @@ LANGUAGE sql VOLATILE AS $$
         ttl_minutes = excluded.ttl_minutes
 $$;
 
+CREATE OR REPLACE FUNCTION store_number(written jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT jsonb_path_query_first(written, 'strict $.double()', '{}', true)
+$$;
+
+-- Both are single expressions: Postgres puts them in the place of the call.
+CREATE OR REPLACE FUNCTION store_order(one jsonb, other jsonb) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE jsonb_typeof(one) || jsonb_typeof(other)
+        WHEN 'numbernumber' THEN (one > other)::int - (one < other)::int
+        WHEN 'stringstring' THEN ((one #>> '{}') COLLATE "C" > (other #>> '{}'))::int
+            - ((one #>> '{}') COLLATE "C" < (other #>> '{}'))::int
+        WHEN 'stringnumber' THEN (store_number(one) > other)::int - (store_number(one) < other)::int
+        WHEN 'numberstring' THEN (one > store_number(other))::int - (one < store_number(other))::int
+    END
+$$;
+
+-- Made of expressions that PL/pgSQL evaluates without a query, where it matters: it is called for
+-- every row of a search.
 CREATE OR REPLACE FUNCTION store_matches(given jsonb, wanted jsonb) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
-    -- Numbers compare as numbers, also with texts that hold one; else texts compare as texts. In
-    -- strict mode what cannot be compared is unknown, and so no match.
-    comparison constant text := 'strict $ ? (@ %1$s $x'
-        ' || @.type() == "string" && @.double() %1$s $x'
-        ' || $x.type() == "string" && @ %1$s $x.double())';
     name text;
-    operand jsonb;
-    at bigint;
+    test jsonb;
 BEGIN
     given := coalesce(given, 'null');
-    IF jsonb_typeof(wanted) = 'array' THEN
-        IF jsonb_typeof(given) <> 'array' THEN
-            RETURN false;
-        END IF;
-        IF jsonb_array_length(given) <> jsonb_array_length(wanted) THEN
-            RETURN false;
-        END IF;
-        FOR operand, at IN SELECT * FROM jsonb_array_elements(wanted) WITH ORDINALITY LOOP
-            IF NOT store_matches(given -> (at - 1)::int, operand) THEN
+    CASE jsonb_typeof(wanted)
+        WHEN 'object' THEN
+            -- An object that has an operator has nothing else: callers see to that.
+            IF wanted ?| ARRAY['$eq', '$ne', '$gt', '$gte', '$lt', '$lte'] THEN
+                RETURN ((NOT wanted ? '$eq' OR given = wanted -> '$eq')
+                    AND (NOT wanted ? '$ne' OR given <> wanted -> '$ne')
+                    AND (NOT wanted ? '$gt' OR store_order(given, wanted -> '$gt') > 0)
+                    AND (NOT wanted ? '$gte' OR store_order(given, wanted -> '$gte') >= 0)
+                    AND (NOT wanted ? '$lt' OR store_order(given, wanted -> '$lt') < 0)
+                    AND (NOT wanted ? '$lte' OR store_order(given, wanted -> '$lte') <= 0))
+                    IS TRUE;
+            END IF;
+            IF jsonb_typeof(given) <> 'object' THEN
                 RETURN false;
             END IF;
-        END LOOP;
-        RETURN true;
-    ELSIF jsonb_typeof(wanted) <> 'object' THEN
-        RETURN given = wanted;
-    ELSIF NOT EXISTS (SELECT FROM jsonb_object_keys(wanted) AS word WHERE word LIKE '$%') THEN
-        IF jsonb_typeof(given) <> 'object' THEN
-            RETURN false;
-        END IF;
-        FOR name, operand IN SELECT * FROM jsonb_each(wanted) LOOP
-            IF NOT store_matches(given -> name, operand) THEN
+            FOR name, test IN SELECT * FROM jsonb_each(wanted) LOOP
+                IF NOT store_matches(given -> name, test) THEN
+                    RETURN false;
+                END IF;
+            END LOOP;
+            RETURN true;
+        WHEN 'array' THEN
+            IF jsonb_typeof(given) <> 'array' THEN
                 RETURN false;
             END IF;
-        END LOOP;
-        RETURN true;
-    END IF;
-    FOR name, operand IN SELECT * FROM jsonb_each(wanted) LOOP
-        IF NOT coalesce(
-            CASE name
-                WHEN '$eq' THEN given = operand
-                WHEN '$ne' THEN given <> operand
-                ELSE jsonb_path_exists(
-                    given,
-                    format(comparison, CASE name
-                        WHEN '$gt' THEN '>' WHEN '$gte' THEN '>='
-                        WHEN '$lt' THEN '<' WHEN '$lte' THEN '<=' END)::jsonpath,
-                    jsonb_build_object('x', operand),
-                    true
-                ) AND jsonb_typeof(given) <> 'null'
-            END,
-            false
-        ) THEN
-            RETURN false;
-        END IF;
-    END LOOP;
-    RETURN true;
+            IF jsonb_array_length(given) <> jsonb_array_length(wanted) THEN
+                RETURN false;
+            END IF;
+            FOR at IN 0 .. jsonb_array_length(wanted) - 1 LOOP
+                IF NOT store_matches(given -> at, wanted -> at) THEN
+                    RETURN false;
+                END IF;
+            END LOOP;
+            RETURN true;
+        ELSE
+            RETURN given = wanted;
+    END CASE;
 END
 $$;
 
