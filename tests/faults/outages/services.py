@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
+
 from callboard import embedded
 from callboard.embedded import Server
 
@@ -37,6 +39,11 @@ class Service:
 
     def freeze(self) -> None:
         self.server.process.send_signal(signal.SIGSTOP)
+
+    def family(self) -> list[psutil.Process]:
+        """The server and all processes of its own."""
+        leader = psutil.Process(self.server.process.pid)
+        return [leader, *leader.children(recursive=True)]
 
     def thaw(self) -> None:
         self.server.process.send_signal(signal.SIGCONT)
