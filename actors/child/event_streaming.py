@@ -33,7 +33,9 @@ Part = tuple[tuple[str, ...], str, Any]
 
 FLAG = "__event_streaming_v2"
 """Key of ``configurable`` that asks for this."""
-MODES: tuple[Any, ...] = ("values", "updates", "messages", "tools", "custom", "tasks", "checkpoints")
+MODES: tuple[Any, ...] = (
+    *("values", "updates", "messages", "tools", "custom", "tasks", "checkpoints"),
+)
 
 _CONTENT_BLOCKS = "__pregel_stream_messages_v2"
 """LangGraph's key for streaming chat models as content blocks."""
