@@ -116,6 +116,11 @@ class WakingBroker(RedisBroker):
         self.wake()
 
     @property
+    def quiet(self) -> bool:
+        """Whether nothing is in work and every acknowledgement is sent. Stays so when draining."""
+        return all(one.quiet for one in self._consumers)
+
+    @property
     def connected(self) -> bool:
         """Whether the consumers can hear Redis: if not, somebody must poll."""
         return bool(self._consumers) and all(one.connected for one in self._consumers)
@@ -161,6 +166,12 @@ class WakingConsumer(Consumer):
         """Whether the last command was answered."""
         return not self._failures
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing that was taken is unfinished or unacknowledged."""
+        with self._lock:
+            return not self._in_work and not self._unsent
+
     def wake(self) -> None:
         """Ends a wait for room."""
         self._woken.set()
@@ -185,7 +196,7 @@ class WakingConsumer(Consumer):
             # Awaited without a slot: a peek promises nothing.
             self._known_empty = self._peek() is None
             return None
-        if self._broker.draining or self._in_work >= self._limit or not self._room.reserve():
+        if not self._begin():
             self._woken.wait(_BLOCK_SECONDS)
             return None
         message = None
@@ -194,7 +205,20 @@ class WakingConsumer(Consumer):
         finally:
             if message is None:
                 self._room.release()
+                self._end()
         return message
+
+    def _begin(self) -> bool:
+        """Counts a message as in work before it is taken: whoever drains misses none."""
+        with self._lock:
+            may_take = not self._broker.draining and self._in_work < self._limit
+            if may_take := may_take and self._room.reserve():
+                self._in_work += 1
+            return may_take
+
+    def _end(self) -> None:
+        with self._lock:
+            self._in_work -= 1
 
     def _peek(self) -> Any:
         return self._broker.client.blmove(self._key, self._key, _BLOCK_SECONDS, "LEFT", "LEFT")
@@ -212,8 +236,6 @@ class WakingConsumer(Consumer):
                 "message makes no sense and is left aside", queue=self._queue, error=repr(error)
             )
             return None
-        with self._lock:
-            self._in_work += 1
         return MessageProxy(message)
 
     def ack(self, message: MessageProxy) -> None:
@@ -225,8 +247,6 @@ class WakingConsumer(Consumer):
         self._done(message, self._broker.do_nack)
 
     def _done(self, message: MessageProxy, say: Callable[[str, str], Any]) -> None:
-        with self._lock:
-            self._in_work -= 1
         message_id = message.options["redis_message_id"]
         self._unsent.append(lambda: say(self._queue, message_id))
         try:
@@ -234,7 +254,9 @@ class WakingConsumer(Consumer):
                 self._settle_unsent()
         except _LOST as error:
             log.warning("message cannot be acknowledged yet", error=str(error))
-        self._woken.set()
+        finally:
+            self._end()
+            self._woken.set()
 
     def _settle_unsent(self) -> None:
         while True:

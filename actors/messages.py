@@ -20,6 +20,7 @@ _EXTRA_THREADS = 2
 """One each for inspections and maintenance: as many as may be in work of each, so that neither
 waits for the other nor for runs."""
 _IDLE_MS = 1000
+_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,19 @@ class Messages:
         self._broker.drain()
 
     async def stop(self, seconds: float) -> None:
-        """Ends the threads, or leaves those that do not end in so many seconds."""
-        await asyncio.to_thread(self._worker.stop, int(seconds * 1000))
+        """Returns when nothing is in work any more, after so many seconds at the latest.
+
+        The threads are told to end and not waited for: asleep, in Redis too, they hold nothing,
+        and dramatiq's own way would wait for each to wake up.
+        """
+        self._broker.drain()
+        given_up_at = self._loop.time() + seconds
+        while not self._broker.quiet and self._loop.time() < given_up_at:  # noqa: ASYNC110  # threads tell it, not the loop
+            await asyncio.sleep(_LOOK_SECONDS)
+        for thread in self._worker.workers:
+            thread.stop()
+        for consumer in self._worker.consumers.values():
+            consumer.stop()
 
     # The actors. Each is a thread that waits; the loop does the work.
 

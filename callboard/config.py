@@ -80,6 +80,7 @@ class Project:
     auth, http, store, webhooks: what the sections of these names mean.
     thread_ttl: of threads for which clients name none.
     sections: the raw objects of ``SECTIONS`` that the file has.
+    files: what was read for all this.
     warnings: what was not understood or is not used, for people.
     """
 
@@ -94,6 +95,7 @@ class Project:
     thread_ttl: Ttl | None
     webhooks: WebhookPolicy
     sections: Mapping[str, dict[str, Any]]
+    files: tuple[Path, ...]
     warnings: tuple[str, ...]
 
     def to_child(self) -> dict[str, Any]:
@@ -125,6 +127,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._root = path.parent
+        self._files = [path]
         self._warnings: list[str] = []
 
     def project(self) -> Project:
@@ -150,6 +153,7 @@ class _Reader:
                 sections.get("webhooks"), {**os.environ, **env}, self._broken
             ),
             sections=sections,
+            files=tuple(self._files),
             warnings=tuple(self._warnings),
         )
 
@@ -265,6 +269,7 @@ class _Reader:
         path = self._root / raw
         if not path.is_file():
             raise self._error("env", f"{json.dumps(raw)}, but there is no such file", "a file")
+        self._files.append(path)
         try:
             return {name: value for name, value in dotenv_values(path).items() if value is not None}
         except (OSError, UnicodeDecodeError) as error:

@@ -16,12 +16,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from xmlrpc.client import Fault
 
 import click
 
 from callboard import launch as launching
+from callboard import trial
 from callboard.changes import Changes
 from callboard.config import ConfigError, Project, load_project
 from callboard.launch import Launch
@@ -159,7 +161,7 @@ class _Session:
                 if (part := self._fatal()) is not None:
                     return self._gave_up(part)
                 if self._changes is not None and (changed := self._changes.seen()):
-                    self._reload([path.name for path in changed])
+                    self._reload(changed)
             if not self._ready:
                 self._announce()
             self._stop.wait(_TICK_SECONDS)
@@ -169,9 +171,9 @@ class _Session:
         """Says once that the server serves, and once that it takes long."""
         self._ready = _answers(f"{self._url}/ready")
         if self._ready:
-            graph = next(iter(self._project.graphs))
-            body = f'{{"assistant_id":"{graph}","input":{{"messages":"Hello"}}}}'
-            say(f"Callboard serves at {self._url}  try: curl -s {self._url}/runs/wait -d '{body}'")
+            url = self._url + self._project.http.mount_prefix
+            graph_id = next(iter(self._project.graphs))
+            say(f"Callboard serves at {url}  try: {trial.command(url, graph_id)}")
         elif self._patient and time.monotonic() - self._started > _PATIENCE_SECONDS:
             self._patient = False
             say(f"still starting; the logs are in {self._launch.logs}")
@@ -202,17 +204,19 @@ class _Session:
         _quote(last_lines(self._launch.logs / f"{part}.log", 20))
         return 1
 
-    def _reload(self, names: list[str]) -> None:
+    def _reload(self, changed: list[Path]) -> None:
         """Restarts what has the project's code or configuration loaded."""
         try:
             self._project = load_project(self._project.path)
         except ConfigError as error:
             say(f"not reloaded: {error}")
             return
-        say(f"reloading: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}")
+        names = ", ".join(path.name for path in changed[:5])
+        say(f"reloading: {names}{' …' if len(changed) > 5 else ''}")
         groups = ["worker"]
-        if self._project.path.name in names:
-            groups.append("gateway")  # it knows the names of the graphs
+        runs_code = self._project.auth is not None or self._project.http.app is not None
+        if runs_code or not set(self._project.files).isdisjoint(changed):
+            groups.append("gateway")  # it knows the names of the graphs, and serves such code
         with suppress(OSError):
             supervisor = launching.supervisor(self._launch).supervisor
             for group in groups:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, Field, TypeAdapter, create_model
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_REASON = 200
+
 Compiled = Pregel[Any, Any, Any, Any]
 
 
@@ -31,8 +33,9 @@ def _attempted(make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | No
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # names that shadow pydantic's own, and the like
             return make()
-    except Exception:  # noqa: BLE001  # pydantic raises whatever a user's type makes it raise
-        _log.info("graph has no such schema", exc_info=True)
+    except Exception as error:  # noqa: BLE001  # pydantic raises what a user's type makes it raise
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _log.info("a part of the graph has no schema: %s", reason[:_LONGEST_REASON])
         return None
 
 

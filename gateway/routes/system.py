@@ -56,6 +56,8 @@ async def _rows(call: Call) -> tuple[str, str]:
         return "ok", f"a run waits for {waiting.oldest_seconds:.0f} s and nobody picks it up"
     if not waiting.instances:
         return "ok", "no worker is alive"
+    if not waiting.slots:
+        return "ok", "no graph process is ready; the log of the worker says why"
     return "ok", "ok"
 
 

@@ -34,6 +34,10 @@ async def test_ready_is_green_with_a_worker_and_red_when_it_picks_nothing_up(hou
     from persistence import runs
 
     client = await house.gateway(stuck_pending_threshold_seconds=0.05)
+    await runs.heartbeat(stage.database, "host/1/boot", 0, 0, [], 30)
+    answer = await client.get("/ready")
+    assert answer.status == 503
+    assert answer.json["checks"]["workers"].startswith("no graph process is ready")
     await runs.heartbeat(stage.database, "host/1/boot", 1, 1, [], 30)
     assert (await client.get("/ready")).status == 200
     await client.run(await client.thread())

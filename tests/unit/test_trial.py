@@ -1,0 +1,62 @@
+"""What a person is told to try first fits the graph."""
+
+import json
+import shlex
+import socket
+
+from langchain_core.messages import AnyMessage
+from langgraph.graph import MessagesState, StateGraph
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from callboard import trial
+
+
+class _Nothing(TypedDict, total=False):
+    seen: list[str]
+
+
+class _Form(BaseModel):
+    topic: str
+    count: int
+    ratio: float | None
+    more: str = "as it is"
+
+
+class _Talk(BaseModel):
+    messages: list[AnyMessage]
+    inner: _Form
+
+
+def _schema(state: type) -> dict:
+    graph = StateGraph(state)
+    graph.add_node("node", lambda _: {})
+    graph.set_entry_point("node")
+    return graph.compile().get_input_jsonschema()
+
+
+def test_a_graph_that_talks_is_greeted() -> None:
+    assert trial.example(_schema(MessagesState)) == {"messages": "Hello"}
+
+
+def test_what_is_required_is_there_and_nothing_else() -> None:
+    assert trial.example(_schema(_Nothing)) == {}
+    assert trial.example(_schema(_Form)) == {"topic": "Hello", "count": 1, "ratio": None}
+    assert trial.example(_schema(_Talk)) == {"messages": "Hello", "inner": {}}
+    assert trial.example({}) == {}
+
+
+def test_references_are_followed() -> None:
+    form = {"properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}
+    schema = {"$ref": "#/$defs/F", "$defs": {"F": form, "A": {"type": "string"}}}
+    assert trial.example(schema) == {"a": "Hello"}
+
+
+def test_a_server_that_does_not_say_is_asked_with_an_empty_input() -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        line = trial.command(url, "it's")
+    *start, body = shlex.split(line)
+    assert start == ["curl", "-s", f"{url}/runs/wait", "-d"]
+    assert json.loads(body) == {"assistant_id": "it's", "input": {}}
