@@ -133,3 +133,19 @@ async def test_a_bad_depth(client, xray) -> None:
 async def test_unknown_assistants_have_no_graph(client) -> None:
     assert (await client.get("/assistants/nope/graph")).status == 422
     assert (await client.get(f"/assistants/{NOWHERE}/schemas")).status == 404
+
+
+async def test_an_empty_config_changes_nothing_and_an_empty_context_does(client) -> None:
+    made = (await client.post("/assistants", {"graph_id": "agent", "config": {"tags": ["a"]}})).json
+    path = f"/assistants/{made['assistant_id']}"
+    await client.ask("PATCH", path, {"context": {"user": "u"}})
+    assert (await client.ask("PATCH", path, {"config": {}})).json["context"] == {"user": "u"}
+    assert (await client.ask("PATCH", path, {"context": {}})).json["context"] == {}
+
+
+async def test_names_are_sorted_in_any_case(client) -> None:
+    for name in ("beta", "Alpha", "Gamma"):
+        await client.post("/assistants", {"graph_id": "agent", "name": name, "metadata": {"s": 1}})
+    search = {"metadata": {"s": 1}, "sort_by": "name", "sort_order": "asc"}
+    found = (await client.post("/assistants/search", search)).json
+    assert [assistant["name"] for assistant in found] == ["Alpha", "beta", "Gamma"]

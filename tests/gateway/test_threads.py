@@ -283,3 +283,9 @@ async def test_without_a_worker_state_is_a_503(house) -> None:
 async def test_a_thread_that_is_not_there(client, method, path) -> None:
     answer = await client.ask(method, f"/threads/{NOWHERE}{path}")
     assert (answer.status, answer.json) == (404, MISSING)
+
+
+async def test_an_empty_select_selects_everything(client) -> None:
+    thread = (await client.post("/threads", {"metadata": {"a": 1}})).json
+    [found] = (await client.post("/threads/search", {"select": [], "limit": 1.0})).json
+    assert found == thread

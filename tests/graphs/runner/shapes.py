@@ -259,6 +259,11 @@ _sending.add_edge(START, "a")
 _sending.add_conditional_edges("a", _route, ["each"])
 sends = _sending.compile()
 
+_choosing = StateGraph(Trail)
+_choosing.add_node("each", _each)
+_choosing.add_conditional_edges(START, _route, ["each"])
+chooses = _choosing.compile()
+
 
 class Narrow(TypedDict):
     """The part of the state that counts as output."""
