@@ -20,15 +20,15 @@ _EXAMPLES: Mapping[str, Any] = {
     "array": [],
     "object": {},
 }
-_SECONDS = 5.0
+_SECONDS = 2.0
 
 # Never by a proxy: it is this machine that is asked.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def command(url: str, graph_id: str) -> str:
-    """A line for a shell that runs the graph and waits for what it says."""
-    body = {"assistant_id": graph_id, "input": example(_input_schema(url, graph_id))}
+def command(url: str, graph_id: str, schema: Mapping[str, Any]) -> str:
+    """A line for a shell that runs the graph and waits for what it says. Pure."""
+    body = {"assistant_id": graph_id, "input": example(schema)}
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     return f"curl -s {url}/runs/wait -d {shlex.quote(text)}"
 
@@ -56,8 +56,8 @@ def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
     return {"$defs": schema.get("$defs", {}), **found}
 
 
-def _input_schema(url: str, graph_id: str) -> Mapping[str, Any]:
-    """What the graph takes; nothing, when the server does not say (or only to whom it knows)."""
+def input_schema(url: str, graph_id: str) -> Mapping[str, Any] | None:
+    """What the graph takes; None when the server does not say, or only to whom it knows."""
     address = f"{url}/assistants/{assistants.system_id(graph_id)}/schemas"
     with (
         suppress(urllib.error.URLError, OSError, ValueError),
@@ -65,4 +65,4 @@ def _input_schema(url: str, graph_id: str) -> Mapping[str, Any]:
     ):
         schema = json.load(response)["input_schema"]
         return schema if isinstance(schema, dict) else {}
-    return {}
+    return None

@@ -147,6 +147,7 @@ class _Session:
         self._changes = Changes(project, without=launch.data) if reload else None
         self._started = time.monotonic()
         self._ready = False
+        self._suggest_until: float | None = None
         self._patient = True
 
     def attend(self) -> int:
@@ -164,6 +165,8 @@ class _Session:
                     self._reload(changed)
             if not self._ready:
                 self._announce()
+            elif self._suggest_until is not None:
+                self._suggest(self._suggest_until)
             self._stop.wait(_TICK_SECONDS)
         return 0
 
@@ -171,12 +174,20 @@ class _Session:
         """Says once that the server serves, and once that it takes long."""
         self._ready = _answers(f"{self._url}/ready")
         if self._ready:
-            url = self._url + self._project.http.mount_prefix
-            graph_id = next(iter(self._project.graphs))
-            say(f"Callboard serves at {url}  try: {trial.command(url, graph_id)}")
+            say(f"Callboard serves at {self._url}{self._project.http.mount_prefix}")
+            self._suggest_until = time.monotonic() + _PATIENCE_SECONDS
         elif self._patient and time.monotonic() - self._started > _PATIENCE_SECONDS:
             self._patient = False
             say(f"still starting; the logs are in {self._launch.logs}")
+
+    def _suggest(self, until: float) -> None:
+        """Says once what to try: after readiness it takes a moment until schemas can be read."""
+        url = self._url + self._project.http.mount_prefix
+        graph_id = next(iter(self._project.graphs))
+        schema = trial.input_schema(url, graph_id)
+        if schema is not None or time.monotonic() > until:
+            self._suggest_until = None
+            say(f"try: {trial.command(url, graph_id, schema or {})}")
 
     @property
     def _url(self) -> str:

@@ -52,11 +52,13 @@ def test_references_are_followed() -> None:
     assert trial.example(schema) == {"a": "Hello"}
 
 
-def test_a_server_that_does_not_say_is_asked_with_an_empty_input() -> None:
+def test_the_line_is_for_a_shell() -> None:
+    *start, body = shlex.split(trial.command("http://h:1", "it's", _schema(MessagesState)))
+    assert start == ["curl", "-s", "http://h:1/runs/wait", "-d"]
+    assert json.loads(body) == {"assistant_id": "it's", "input": {"messages": "Hello"}}
+
+
+def test_a_server_may_not_say() -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
-        line = trial.command(url, "it's")
-    *start, body = shlex.split(line)
-    assert start == ["curl", "-s", f"{url}/runs/wait", "-d"]
-    assert json.loads(body) == {"assistant_id": "it's", "input": {}}
+        assert trial.input_schema(f"http://127.0.0.1:{unheard.getsockname()[1]}", "agent") is None
