@@ -17,7 +17,7 @@ import psycopg
 import sqlalchemy as sa
 
 from persistence import assistants, runs, schedule
-from persistence.engine import Database, JsonText, Row
+from persistence.engine import Connection, Database, JsonText, Row
 from persistence.errors import AssistantNotFound, CronNotFound, ThreadBusy, ThreadNotFound
 from persistence.models import crons, threads
 from persistence.run_request import RunRequest, compose
@@ -216,7 +216,7 @@ def _columns(content: CronContent, now: datetime) -> dict[str, Any]:
     }
 
 
-async def _now(connection: runs.Connection) -> datetime:
+async def _now(connection: Connection) -> datetime:
     row = await (await connection.execute("SELECT clock_timestamp() AS now")).fetchone()
     if row is None:
         raise RuntimeError("there is always a time")

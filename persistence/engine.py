@@ -23,6 +23,7 @@ from persistence.text import clean, clean_json, dumps
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = dict[str, Any]
+Connection = AsyncConnection[DictRow]
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
 _CHECK_AFTER_IDLE_SECONDS = 1.0
@@ -186,7 +187,7 @@ class Database:
             await AsyncConnectionPool.check_connection(connection)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+    async def connection(self) -> AsyncIterator[Connection]:
         """Lends an autocommit connection whose rows are dicts."""
         timeout = self.settings.pool_timeout_seconds
         if self._outage.cause is not None:
@@ -204,7 +205,7 @@ class Database:
                     connection.last_seen = monotonic()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection[DictRow]]:
+    async def transaction(self) -> AsyncIterator[Connection]:
         """Lends a connection inside a transaction: commits at the end, rolls back on an error."""
         async with self.connection() as connection, connection.transaction():
             yield connection

@@ -11,10 +11,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 import sqlalchemy as sa
-from psycopg import AsyncConnection
 
 from persistence import checkpoints
-from persistence.engine import Database, JsonText, Row
+from persistence.engine import Connection, Database, JsonText, Row
 from persistence.errors import Conflict, HistoryNeeded, ThreadNotFound
 from persistence.lifecycle import ACTIVE, RunStatus, ThreadStatus
 from persistence.models import threads, words
@@ -298,7 +297,7 @@ async def delete_many(
         return await _delete(connection, [row["thread_id"] for row in await cursor.fetchall()])
 
 
-async def _delete(connection: AsyncConnection[Row], thread_ids: Sequence[UUID]) -> Deleted:
+async def _delete(connection: Connection, thread_ids: Sequence[UUID]) -> Deleted:
     """Deletes threads that are locked."""
     params = {"thread_ids": list(thread_ids)}
     rows = await (await connection.execute(_LOCK_RUNS, params)).fetchall()

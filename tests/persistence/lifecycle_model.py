@@ -1,4 +1,4 @@
-"""What the statements of ``persistence/runs.py`` promise, said without SQL: one dict of runs.
+"""What the statements of ``persistence/runs/`` promise, said without SQL: one dict of runs.
 
 A model is a small value that can be copied, so that a test may ask of statements that ran at the
 same time whether there is *any* order of them that explains what they answered and left behind.
