@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+CLIENTS = ROOT / "tests" / "clients"
 VENV = Path(os.environ.get("CALLBOARD_VENV") or ROOT / ".venv").absolute()
 PYTHON = VENV / "bin" / "python"
 PACKAGES = ("actors", "callboard", "gateway", "persistence")
@@ -71,6 +72,23 @@ def install() -> None:
             "the packages could not be installed: see above. A network with access to the package "
             "index (or an index set in pip's configuration) is needed for this one step"
         )
+
+
+def ensure_clients() -> None:
+    """Leaves the packages of the tests with JavaScript clients, where npm can get them."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return
+    lock = hashlib.sha256((CLIENTS / "package-lock.json").read_bytes()).hexdigest()
+    stamp = CLIENTS / "node_modules" / "callboard.stamp"
+    if stamp.exists() and stamp.read_text() == lock:
+        return
+    say("installing the packages of tests/clients (once; about half a minute)")
+    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+    if succeeds(npm, "--prefix", str(CLIENTS), "ci", *options):
+        stamp.write_text(lock)
+    else:
+        say("they could not be installed: see above")
 
 
 def link() -> None:

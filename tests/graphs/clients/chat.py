@@ -5,13 +5,26 @@ fails; anything else is answered word by word.
 """
 
 import asyncio
-from typing import Annotated, Any, TypedDict
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+
+class SlowModel(GenericFakeChatModel):
+    """Speaks slowly enough for its words to be seen one by one."""
+
+    def _stream(self, *arguments: Any, **options: Any) -> Iterator[ChatGenerationChunk]:
+        for chunk in super()._stream(*arguments, **options):
+            yield chunk
+            time.sleep(0.05)
 
 
 class State(TypedDict, total=False):
@@ -50,7 +63,7 @@ def fail(state: State) -> None:
 
 async def say(state: State) -> dict[str, Any]:
     text = f"You said: {state.get('answer') or _last(state)}"
-    model = GenericFakeChatModel(messages=iter([AIMessage(text)]))
+    model = SlowModel(messages=iter([AIMessage(text)]))
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 
