@@ -5,7 +5,7 @@ poll ────────────────────┘  └──�
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ from persistence.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
 
-_PULSE_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
 _LAST_SECONDS = 2.0
 
@@ -109,17 +109,15 @@ class Instance:
             cancels=CancelListener(url, self._leases),
         )
 
-    async def live(
-        self, stop: asyncio.Event, hurry: asyncio.Event, pulse: Callable[[], None]
-    ) -> None:
+    async def live(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Works until ``stop``, then drains; ``hurry`` cuts the drain short.
 
-        pulse: called every second. Raises when a part fails that cannot be done without.
+        Raises when a part fails that cannot be done without.
         """
         async with AsyncExitStack() as stack:
             await self._open(stack)
             async with asyncio.TaskGroup() as group:
-                duties = [group.create_task(duty) for duty in self._duties(pulse)]
+                duties = [group.create_task(duty) for duty in self._duties()]
                 log.info("worker runs", owner=self._slot.owner, slots=self._settings.slots)
                 await stop.wait()
                 await self._drain(hurry)
@@ -140,13 +138,13 @@ class Instance:
             self._redis.messages.start()
             stack.push_async_callback(self._redis.messages.stop, _LAST_SECONDS)
 
-    def _duties(self, pulse: Callable[[], None]) -> list[Coroutine[Any, Any, None]]:
+    def _duties(self) -> list[Coroutine[Any, Any, None]]:
         duties = [
             self._take_back(),
             self._leases.keep(),
             self._poll.run(),
             supervise(self._webhooks.run),
-            self._supervise(pulse),
+            self._supervise(),
         ]
         if self._redis is not None:
             duties.append(self._redis.cancels.run())
@@ -170,14 +168,13 @@ class Instance:
             log.warning("run of a predecessor taken back", run_id=str(one.run_id))
             await announce(of_released(one), self._ends, self._dispatcher)
 
-    async def _supervise(self, pulse: Callable[[], None]) -> None:
+    async def _supervise(self) -> None:
         while True:
-            pulse()
             if self._redis is not None and not self._redis.messages.alive:
                 raise WorkerBroken("a thread that takes messages has ended")
             if (failure := self._pool.failure) is not None:
                 raise WorkerBroken("the pool failed") from failure
-            await asyncio.sleep(_PULSE_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     # work
 

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 _CRASHED = 1
 _HUNG = 70
 _LOOK_SECONDS = 1.0
+_PULSE_SECONDS = 0.5
 
 
 class Worker:
@@ -86,15 +87,22 @@ class Worker:
         instance = Instance(
             self._settings, self._database_settings, self._project, slot, self._webhooks
         )
-        await instance.live(self._stop, self._hurry, self._feel_pulse)
+        # From the first breath to the last: opening and closing may take long too.
+        pulse = asyncio.create_task(self._feel_pulse(), name="pulse")
+        try:
+            await instance.live(self._stop, self._hurry)
+        finally:
+            pulse.cancel()
 
     def _asked_to_stop(self) -> None:
         self._signals += 1
         event = self._stop if self._signals == 1 else self._hurry
         self._loop.call_soon_threadsafe(event.set)
 
-    def _feel_pulse(self) -> None:
-        self._felt_at = time.monotonic()
+    async def _feel_pulse(self) -> None:
+        while True:
+            self._felt_at = time.monotonic()
+            await asyncio.sleep(_PULSE_SECONDS)
 
     def _check_pulse(self) -> None:
         """Ends the process, and with it its children, when the loop has hung for a whole lease.
