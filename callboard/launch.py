@@ -158,11 +158,19 @@ def exec_supervisord(launch: Launch, *, with_parent: bool) -> NoReturn:
     if lock != _LOCK_DESCRIPTOR:
         os.dup2(lock, _LOCK_DESCRIPTOR)
     os.set_inheritable(_LOCK_DESCRIPTOR, True)
+    _forget_counters(launch)
     if with_parent:
         process.die_with_parent(signal.SIGTERM)
     command = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(configuration())]
     os.chdir("/")  # a neutral folder: nothing in it can be taken for a module of ours
     os.execve(command[0], command, values)  # noqa: S606  # no shell wanted
+
+
+def _forget_counters(launch: Launch) -> None:
+    """What the gateways of the last start counted is no part of this one."""
+    for counters in (launch.sockets / "metrics").glob("*.db"):
+        with suppress(OSError):
+            counters.unlink()
 
 
 def exec_supervisorctl(launch: Launch, arguments: tuple[str, ...]) -> NoReturn:

@@ -16,6 +16,7 @@ from gateway.auth.access import Access
 from gateway.context import CONTEXT, Context
 from gateway.custom import CustomApp
 from gateway.http_options import HttpOptions
+from gateway.metrics import Metrics, Watch
 from gateway.middleware import Cors, answer_errors
 from gateway.openapi import DOCUMENT, Document
 from gateway.routes import (
@@ -92,7 +93,7 @@ def create_app(
     everybody everything. http: what is served where. custom: the project's own ASGI application.
     """
     cors = Cors(settings.cors_allow_origins, http.cors)
-    mounted = None
+    metrics, mounted = Metrics(), None
     if custom is not None:
         mounted = CustomApp(
             custom,
@@ -103,6 +104,7 @@ def create_app(
         )
     app = web.Application(
         middlewares=[
+            metrics.count,
             cors.answer_preflights,
             *([answer_errors, mounted.middleware] if mounted else []),
             answer_errors,
@@ -122,6 +124,8 @@ def create_app(
         events,
         graph_ids,
         version,
+        metrics,
+        Watch(database),
         webhooks=webhooks,
         thread_ttl=thread_ttl,
         store=store_config,

@@ -13,6 +13,7 @@ from actors.events import EventReader
 from actors.webhook_policy import WebhookPolicy
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
+from gateway.metrics import Metrics, Watch
 from gateway.settings import GatewaySettings
 from persistence.engine import Database
 from persistence.store import StoreConfig
@@ -65,6 +66,8 @@ class Context:
     events: EventReader
     graph_ids: frozenset[str]
     version: str
+    metrics: Metrics
+    watch: Watch
     access: Access | None = None
     """Who may call and do what; None: everybody may do everything."""
     http: HttpOptions = field(default_factory=HttpOptions)

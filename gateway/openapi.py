@@ -206,8 +206,11 @@ def _response(status: int, declared: Any, components: _Components) -> Schema:
             response = Response(HTTPStatus(status).phrase, declared)
     described: Schema = {"description": response.description}
     if response.media_type is not None:
-        schema = components.schema(response.content, "serialization")
-        described["content"] = {response.media_type: {"schema": schema}}
+        contents = {response.media_type: response.content, **response.others}
+        described["content"] = {
+            media_type: {"schema": components.schema(content, "serialization")}
+            for media_type, content in contents.items()
+        }
     if response.headers:
         described["headers"] = dict(map(_header, response.headers.items()))
     return described

@@ -35,12 +35,14 @@ class Response:
 
     content: the type of its JSON; None for another media type or none at all.
     headers: name → meaning; all are strings and always there, unless the name ends in ``?``.
+    others: further media types that it may have, each with its type.
     """
 
     description: str
     content: Any = None
     media_type: str | None = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
 
 Responses = Mapping[int, Any]

@@ -5,10 +5,13 @@ from importlib import metadata
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
+from gateway.metrics import report
 from gateway.responses import Response
 from gateway.routing import PUBLIC, Call, Routes
 from gateway.wire.answers import answer
+from gateway.wire.body import Query
 from persistence import runs
 from persistence.errors import Unavailable
 
@@ -81,3 +84,29 @@ async def info(call: Call) -> web.Response:
             "host": {"kind": "self-hosted", **host},
         }
     )
+
+
+class MetricsQuery(Query):
+    """``json`` for JSON, anything else for Prometheus."""
+
+    format: str = ""
+
+
+@routes.get(
+    "/metrics",
+    on=PUBLIC,
+    responses={
+        200: Response(
+            "The figures of all gateways that share the port.",
+            str,
+            "text/plain",
+            others={"application/json": dict[str, Any]},
+        )
+    },
+)
+async def metrics(call: Call, query: MetricsQuery) -> web.Response:
+    """Counts requests, and tells what waits and how many there are to do it."""
+    counted, figures = call.context.metrics, await call.context.watch.load()
+    if query.format == "json":
+        return answer(report(figures, counted.requests()))
+    return web.Response(body=counted.text(figures), headers={"Content-Type": CONTENT_TYPE_LATEST})
