@@ -23,6 +23,7 @@ from gateway.routes import (
     assistants,
     crons,
     docs,
+    mcp,
     runs,
     state,
     stateless_runs,
@@ -55,6 +56,7 @@ ROUTES = (
     runs.routes,
     stateless_runs.routes,
     store.routes,
+    mcp.routes,
 )
 
 
@@ -171,7 +173,8 @@ async def _ensure_assistants(context: Context) -> None:
     """Every graph has an assistant from the start; a database that is away is tried again."""
     while True:
         try:
-            return await ensure_system(context.database, context.graph_ids)
+            await ensure_system(context.database, context.graph_ids)
+            return context.started.set()
         except Unavailable:
             log.warning("the database is not available, trying again")
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -75,6 +75,8 @@ class Context:
     thread_ttl: Ttl | None = None
     """Of threads whose client names none."""
     store: StoreConfig = field(default_factory=StoreConfig)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when every graph has its assistant."""
     background: Background = field(default_factory=Background)
     open_responses: "set[LongResponse | ProtocolSocket]" = field(default_factory=set)
     """Streams and waits under way, to be ended when the gateway stops."""

@@ -44,8 +44,8 @@ async def serve_until(
         max_field_size=_LONGEST_LINE_BYTES,
         access_log=logging.getLogger("aiohttp.access") if settings.access_log else None,
     )
-    await runner.setup()
     try:
+        await runner.setup()
         site = web.TCPSite(
             runner,
             settings.host,

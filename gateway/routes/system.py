@@ -54,6 +54,8 @@ async def _rows(call: Call) -> tuple[str, str]:
         waiting = await runs.waiting(call.context.database)
     except Unavailable:
         return "unavailable", "unknown"
+    if not call.context.started.is_set():
+        return "the graphs have no assistants yet", "unknown"
     threshold = call.context.settings.stuck_pending_threshold_seconds
     if (waiting.oldest_seconds or 0) > threshold:
         return "ok", f"a run waits for {waiting.oldest_seconds:.0f} s and nobody picks it up"
