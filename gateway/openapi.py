@@ -154,7 +154,7 @@ def _operation(endpoint: Endpoint, components: _Components, asks_callers: bool) 
     }
     if description:
         operation["description"] = description
-    if endpoint.body is not None:
+    if endpoint.body_type is not None:
         schema = components.schema(endpoint.body_type, "validation")
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
     return operation
@@ -186,7 +186,7 @@ def _responses(endpoint: Endpoint, components: _Components, asks_callers: bool) 
         **(_OF_CALLERS if asks_callers and endpoint.on != PUBLIC else {}),
         **_ALWAYS,
         **(_WITH_ARGUMENTS if endpoint.ids or endpoint.body or endpoint.query else {}),
-        **(_WITH_BODY if endpoint.body else {}),
+        **(_WITH_BODY if endpoint.body_type is not None else {}),
         **endpoint.responses,
     }
     return {

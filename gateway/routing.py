@@ -11,6 +11,8 @@ Names in the path become arguments (a ``UUID`` is checked, a ``str`` taken as it
 read as JSON and ``query`` from the query string, each as the type that is written there. What
 cannot be read is refused before the handler is called. A handler's docstring describes it, and
 ``responses`` what it answers (see ``gateway.responses``): the OpenAPI document is made of both.
+A handler that reads the body by itself, since its protocol has refusals of its own, tells the type
+with ``content``: it is described, and not checked here.
 """
 
 import inspect
@@ -118,6 +120,7 @@ class Endpoint:
     ids: dict[str, type]
     body: TypeAdapter[Any] | None
     body_type: Any
+    """What the body is, for people: also of a handler that reads it by itself."""
     query: type[Query] | None
     is_long: bool
     """Whether the answer stays open: then HEAD would wait for nothing."""
@@ -169,66 +172,61 @@ class Endpoint:
         return replace(call, grants=grants), arguments
 
 
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """Declares endpoints of one HTTP method: what ``@routes.get(...)`` calls."""
+
+    method: str
+    endpoints: list[Endpoint]
+
+    def __call__(
+        self,
+        path: str,
+        *,
+        on: str,
+        value: ValueOf | None = None,
+        content: Any = None,
+        responses: Responses = _NONE,
+    ) -> Callable[[H], H]:
+        """Makes an endpoint of the decorated handler; see the module's docstring."""
+        if on != PUBLIC and on not in ACTIONS:
+            raise ValueError(f"{self.method} {path}: there is no action '{on}'")
+
+        def declare(handler: H) -> H:
+            types = get_type_hints(handler, include_extras=True)
+            arguments = list(inspect.signature(handler).parameters)[1:]
+            body, query = types.get("body"), types.get("query")
+            self.endpoints.append(
+                Endpoint(
+                    self.method,
+                    path,
+                    handler,
+                    ids={name: types[name] for name in arguments if f"{{{name}" in path},
+                    body=None if body is None else TypeAdapter(body),
+                    body_type=content if body is None else body,
+                    query=query,
+                    is_long=types["return"] is web.StreamResponse,
+                    responses=responses,
+                    on=on,
+                    value=value,
+                )
+            )
+            return handler
+
+        return declare
+
+
 class Routes:
     """The endpoints of one file."""
 
     def __init__(self) -> None:
         self.endpoints: list[Endpoint] = []
-
-    def get(
-        self,
-        path: str,
-        *,
-        on: str,
-        value: ValueOf | None = None,
-        responses: Responses = _NONE,
-    ) -> Callable[[H], H]:
-        """Declares a GET endpoint; HEAD is answered too."""
-        return self._add("GET", path, on, value, responses)
-
-    def post(
-        self,
-        path: str,
-        *,
-        on: str,
-        value: ValueOf | None = None,
-        responses: Responses = _NONE,
-    ) -> Callable[[H], H]:
-        """Declares a POST endpoint."""
-        return self._add("POST", path, on, value, responses)
-
-    def put(
-        self,
-        path: str,
-        *,
-        on: str,
-        value: ValueOf | None = None,
-        responses: Responses = _NONE,
-    ) -> Callable[[H], H]:
-        """Declares a PUT endpoint."""
-        return self._add("PUT", path, on, value, responses)
-
-    def patch(
-        self,
-        path: str,
-        *,
-        on: str,
-        value: ValueOf | None = None,
-        responses: Responses = _NONE,
-    ) -> Callable[[H], H]:
-        """Declares a PATCH endpoint."""
-        return self._add("PATCH", path, on, value, responses)
-
-    def delete(
-        self,
-        path: str,
-        *,
-        on: str,
-        value: ValueOf | None = None,
-        responses: Responses = _NONE,
-    ) -> Callable[[H], H]:
-        """Declares a DELETE endpoint."""
-        return self._add("DELETE", path, on, value, responses)
+        self.get = Declare("GET", self.endpoints)
+        """HEAD is answered too."""
+        self.post = Declare("POST", self.endpoints)
+        self.put = Declare("PUT", self.endpoints)
+        self.patch = Declare("PATCH", self.endpoints)
+        self.delete = Declare("DELETE", self.endpoints)
 
     def mount(self, app: web.Application, options: HttpOptions) -> None:
         """Adds the endpoints to the application, in the order in which they were declared."""
@@ -240,40 +238,6 @@ class Routes:
                 prefixes.add("")
             for prefix in sorted(prefixes):
                 endpoint.mount(app, prefix)
-
-    def _add(
-        self,
-        method: str,
-        path: str,
-        on: str,
-        value: ValueOf | None,
-        responses: Responses,
-    ) -> Callable[[H], H]:
-        if on != PUBLIC and on not in ACTIONS:
-            raise ValueError(f"{method} {path}: there is no action '{on}'")
-
-        def declare(handler: H) -> H:
-            types = get_type_hints(handler, include_extras=True)
-            arguments = list(inspect.signature(handler).parameters)[1:]
-            body, query = types.get("body"), types.get("query")
-            self.endpoints.append(
-                Endpoint(
-                    method,
-                    path,
-                    handler,
-                    ids={name: types[name] for name in arguments if f"{{{name}" in path},
-                    body=None if body is None else TypeAdapter(body),
-                    body_type=body,
-                    query=query,
-                    is_long=types["return"] is web.StreamResponse,
-                    responses=responses,
-                    on=on,
-                    value=value,
-                )
-            )
-            return handler
-
-        return declare
 
 
 def _argument(name: str, kind: type, text: str) -> UUID | str:

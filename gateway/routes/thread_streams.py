@@ -19,7 +19,12 @@ from gateway.routing import Call, Routes
 from gateway.sse import frame, send_frames
 from gateway.thread_following import ThreadEvents, run_frames
 from gateway.wire.answers import answer
-from gateway.wire.streams import THREAD_MODES, ThreadStream
+from gateway.wire.streams import (
+    THREAD_MODES,
+    EventSubscription,
+    ThreadCommand,
+    ThreadStream,
+)
 from persistence import threads
 from persistence.visibility import Filter
 
@@ -140,6 +145,7 @@ _COMMAND = Response(
 @routes.post(
     "/threads/{thread_id}/commands",
     on="threads.read",
+    content=ThreadCommand,
     responses={200: _COMMAND, 400: Response("No command of the protocol.", Any)},
 )
 async def command(call: Call, thread_id: str) -> web.Response:
@@ -153,6 +159,7 @@ async def command(call: Call, thread_id: str) -> web.Response:
 @routes.post(
     "/threads/{thread_id}/stream/events",
     on="threads.read",
+    content=EventSubscription,
     responses={200: events(), 400: "No subscription of the protocol"},
 )
 async def protocol_events(call: Call, thread_id: str) -> web.StreamResponse:
