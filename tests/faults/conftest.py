@@ -93,7 +93,7 @@ class Topology:
             assert self.process.poll() is None, (self.folder / "up.log").read_text()[-4000:]
             return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
 
-        _eventually(ready, "the topology is ready")
+        _eventually(ready, "the topology is ready", 110)
 
     def stop(self) -> int:
         assert self.process is not None
@@ -138,6 +138,9 @@ class Topology:
     def query(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
             return connection.execute(sql, parameters).fetchall()
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=30)
 
     @property
     def workers(self) -> int:
