@@ -9,6 +9,8 @@ from aiohttp import web
 
 from actors.events import LIVE, START
 from gateway.admission import admit
+from gateway.auth import credential
+from gateway.errors import Conflict
 from gateway.outcome import outcome
 from gateway.routing import Call
 from gateway.sse import Filter, stream
@@ -29,6 +31,7 @@ async def create_and_stream(
 ) -> web.StreamResponse:
     """Creates a run and streams all its events."""
     cancels = body.on_disconnect == "cancel"
+    await _refuse_to_wait_for_itself(call, body, thread_id)
     run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
     return await _stream(call, run, after=START, cancel_on_disconnect=cancels)
 
@@ -38,8 +41,20 @@ async def create_and_wait(
 ) -> web.StreamResponse:
     """Creates a run and answers with its result."""
     cancels = body.on_disconnect == "cancel"
+    await _refuse_to_wait_for_itself(call, body, thread_id)
     run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
     return await _wait(call, run, cancel_on_disconnect=cancels)
+
+
+async def _refuse_to_wait_for_itself(call: Call, body: RunCreate, thread_id: UUID | None) -> None:
+    """Raises Conflict when a run asks for one behind itself and would wait for that one's end."""
+    if thread_id is None or body.multitask_strategy != "enqueue":
+        return
+    if await credential.comes_from(call.request, call.context.database, thread_id):
+        raise Conflict(
+            "The run that asks for this is itself active on the thread, and would wait for ever:"
+            " name another thread, or none"
+        )
 
 
 async def join(call: Call, run: RunRow, query: Join) -> web.StreamResponse:

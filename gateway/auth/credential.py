@@ -14,6 +14,8 @@ from gateway.errors import Denied
 from gateway.http_options import RUN_HEADER
 from persistence import runs
 from persistence.engine import Database
+from persistence.errors import RunNotFound
+from persistence.lifecycle import ACTIVE
 
 
 async def caller(request: web.Request, database: Database) -> AnyUser:
@@ -36,6 +38,16 @@ async def caller(request: web.Request, database: Database) -> AnyUser:
         return _user(orjson.loads(found))
     except InvalidUser:
         raise Denied(401, "Nobody is known to have made the run of this credential") from None
+
+
+async def comes_from(request: web.Request, database: Database, thread_id: UUID) -> bool:
+    """Whether code of a run that is active on the thread makes the request."""
+    try:
+        run_id = UUID(request.headers.get(RUN_HEADER, "").partition(".")[0])
+        run = await runs.get(database, thread_id, run_id)
+    except (ValueError, RunNotFound):
+        return False
+    return run.status in ACTIVE
 
 
 def _user(fields: object) -> AnyUser:

@@ -16,7 +16,9 @@ GRAPHS = Path(__file__).parents[1] / "graphs" / "clients"
 def callboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callboard]:
     """The graphs, served to everybody."""
     data = tmp_path_factory.mktemp("clients")
-    running = Callboard("up", "--config", str(GRAPHS), "--data", str(data))
+    # No heartbeats: what is stopped must not depend on them.
+    quiet = {"STREAM_HEARTBEAT_SECONDS": "60"}
+    running = Callboard("up", "--config", str(GRAPHS), "--data", str(data), **quiet)
     yield running
     assert running.stop() == 0
 

@@ -35,7 +35,7 @@ async def test_a_node_streams_another_graph_while_it_runs(client: LangGraphClien
 
 @pytest.mark.parametrize("op", ["follow", "follow_sync"])
 async def test_a_cancel_goes_through_to_the_run_that_a_node_waits_for(
-    client: LangGraphClient, op: str
+    callboard: Callboard, client: LangGraphClient, op: str
 ) -> None:
     thread_id = (await client.threads.create())["thread_id"]
     parts = client.runs.stream(thread_id, "caller", input={"op": op}, stream_mode="custom")
@@ -45,6 +45,11 @@ async def test_a_cancel_goes_through_to_the_run_that_a_node_waits_for(
     await client.runs.join(inner["thread_id"], inner["run_id"])
     run = await client.runs.get(inner["thread_id"], inner["run_id"])
     assert run["status"] == "interrupted"
+    assert not callboard.has_said("run does not stop"), "the reading thread heard of it"
+
+
+async def test_a_run_that_would_wait_for_itself_is_refused(client: LangGraphClient) -> None:
+    assert "would wait for ever" in await ask(client, "wait_for_itself")
 
 
 async def test_without_authentication_code_of_no_run_may_call_too(client: LangGraphClient) -> None:

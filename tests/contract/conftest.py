@@ -53,6 +53,11 @@ class Callboard:
         assert line is not None, "".join(self._lines)
         return line
 
+    def has_said(self, text: str) -> bool:
+        """Whether a line of the output has this text."""
+        with self._news:
+            return any(text in line for line in self._lines)
+
     def tree(self) -> list[psutil.Process]:
         """All processes that were started by it, itself first."""
         root = psutil.Process(self.process.pid)

@@ -4,9 +4,10 @@ import threading
 from typing import Any, TypedDict
 
 import httpx
-from langgraph.config import get_stream_writer
+from langgraph.config import get_config, get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph_sdk import get_client, get_sync_client
+from langgraph_sdk.errors import ConflictError
 
 client = get_client()
 sync_client = get_sync_client()
@@ -96,6 +97,16 @@ def elsewhere(_: State) -> Any:
     return found[0]
 
 
+async def wait_for_itself(_: State) -> Any:
+    """Asks for a run behind this one, and waits for it."""
+    mine = get_config()["configurable"]["thread_id"]
+    try:
+        async for _ in client.runs.stream(mine, "chat", input=WAIT):
+            pass
+    except ConflictError as error:
+        return str(error)
+
+
 async def credential(_: State) -> Any:
     """What this run shows, for those who would use it after the run."""
     shown: list[str] = []
@@ -114,6 +125,7 @@ OPS = {
     "follow": follow,
     "look": look,
     "credential": credential,
+    "wait_for_itself": wait_for_itself,
 }
 SYNC_OPS = {
     "converse_sync": converse_sync,
