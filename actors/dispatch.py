@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from actors import redis_connections
 from actors.child.protocol import END_MARK, WAKE_CHANNEL
+from actors.child.protocol import NO_STATE as NO_STATE
 from actors.errors import InspectorUnavailable as InspectorUnavailable
 from actors.events import OVER
 from actors.tasks import stop

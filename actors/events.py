@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from actors.child.protocol import END_EVENT as END_EVENT
+from actors.child.protocol import GAP_EVENT as GAP_EVENT
 from persistence.thread_runs import StartedRun
 
 
@@ -39,9 +40,6 @@ UPDATE_EVENT = "state_update"
 """Name of the event that tells of a change of state which no run made."""
 THREAD_MARK, UPDATE_MARK = "thread ", "update "
 """What a wake-up begins with that names a thread: a run of it started, its state was updated."""
-GAP_EVENT = "callboard/gap"
-"""Name of the event that stands where events were lost (trimmed, flushed, or never written because
-Redis was away too long). Data ``{"missed": count}``, null when the count is not known."""
 
 
 class EventReader(Protocol):

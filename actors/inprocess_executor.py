@@ -17,13 +17,11 @@ import structlog
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child import introspect, loopback, run_config, runner
+from actors.child import execution, introspect, runner
 from actors.child.loader import Graphs
-from actors.child.masking import masked
-from actors.child.protocol import Frame, pack_parts
 from actors.child.saver import BatchingSaver
 from actors.child.state_serde import StateSerializer
-from actors.child.stop import GraphThreads, Stopped, Work, as_failure, task_factory
+from actors.child.stop import GraphThreads, Work, task_factory
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
 from actors.event_memory import MemoryEventLog
@@ -141,7 +139,7 @@ class InProcessExecutor:
         limit = self._settings.bg_job_timeout_secs
         clock = loop.call_later(limit, self._stop, running, TooLong(limit))
         try:
-            code = running.work.start(self._perform(claimed))
+            code = running.work.start(self._execute(claimed))
             code.add_done_callback(lambda code: self._ended(running, code))
             outcome = await asyncio.shield(running.attempt.outcome)
             await self._threads_left(running.work)
@@ -168,42 +166,25 @@ class InProcessExecutor:
         for running in self._running.values():
             self._stop(running, Draining())
 
-    async def _perform(self, claimed: ClaimedRun) -> runner.Result:
-        run_id, attempt = str(claimed.run_id), claimed.attempt
+    async def _execute(self, claimed: ClaimedRun) -> runner.Result:
         start = runner.Start(
-            run_id=run_id,
+            run_id=str(claimed.run_id),
             thread_id=str(claimed.thread_id),
             assistant_id=str(claimed.assistant_id),
             graph_id=claimed.graph_id,
-            attempt=attempt,
+            attempt=claimed.attempt,
             kwargs=orjson.loads(claimed.kwargs),
             metadata=claimed.metadata,
             credential=f"{claimed.run_id}.{claimed.credential}",
         )
-        saver = self._saver.for_run(run_id, attempt)
-        loopback.credential.set(start.credential)
-
-        async def emit(name: str, data: bytes) -> None:
-            await self._events.put(run_id, attempt, name, data)
-
-        config, context = run_config.compose(start), start.kwargs.get("context")
-        async with self._graphs.open(start.graph_id, config, context=context) as graph:
-            return await runner.run(start, graph, saver, self._store, emit)
+        put = self._events.put
+        return await execution.execute(start, self._graphs, self._saver, self._store, put)
 
     def _ended(self, running: _Running, code: "asyncio.Task[runner.Result]") -> None:
         """The code came to its end: whoever waits is told how."""
-        result = _result(code)
-        lengths, body = pack_parts(result.parts)
-        # A graph that swallowed the stop and went on to its end was stopped nevertheless.
-        swallowed = running.work.stopped and result.end == "succeeded"
-        head = {
-            "end": "cancelled" if swallowed else result.end,
-            "next": result.next,
-            "error": result.error,
-            "message": result.message,
-            "parts": lengths,
-        }
-        running.attempt.conclude(reported(Frame("outcome", head, body), running.attempt.stop))
+        run_id, attempt = running.attempt.key
+        frame = execution.outcome(str(run_id), attempt, running.work, code)
+        running.attempt.conclude(reported(frame, running.attempt.stop))
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────
 
@@ -260,14 +241,3 @@ class InProcessExecutor:
         except Exception as error:
             log.exception("inspection failed", op=op)
             return 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
-
-
-def _result(code: "asyncio.Task[runner.Result]") -> runner.Result:
-    """How the run's code ended, also when it ended outside the graph: in a factory, say."""
-    try:
-        return code.result()
-    except (asyncio.CancelledError, Stopped):
-        return runner.Result("cancelled")
-    except BaseException as error:  # noqa: BLE001  # whatever a factory raises is its run's end
-        shown = masked(as_failure(error))
-        return runner.Result("failed", error=shown["error"], message=shown["message"])

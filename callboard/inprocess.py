@@ -16,18 +16,12 @@ from actors.child.loader import Graphs
 from actors.child.store_config import StoreConfig as GraphStoreConfig
 from actors.event_memory import MemoryEventLog
 from actors.inprocess import LocalDispatcher, worker_settings
-from callboard import __version__, embedded, logs, user_code
+from callboard import embedded, logs, schema, serving, user_code
 from callboard.config import Project
-from callboard.errors import StartError
 from callboard.launch import Launch
 from callboard.settings import read
-from gateway.app import create_app
-from gateway.asgi import StartupFailed
-from gateway.server import serve as serve_app
 from gateway.settings import GatewaySettings, local_url
-from persistence import migrate
 from persistence.engine import Database
-from persistence.errors import IndexRefused
 from persistence.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
@@ -54,7 +48,7 @@ def serve(launch: Launch, project: Project) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     with _database_url(launch) as url:
         database_settings = read(DatabaseSettings, url=url)
-        _upgrade(database_settings.migration_url or url, project)
+        schema.upgrade(database_settings, project.store)
         os.environ.update(project.env)
         loopback.install(local_url(launch.host, launch.port) + project.http.mount_prefix)
         # Before the loop runs: a module may call asyncio.run while it is imported.
@@ -69,26 +63,16 @@ def serve(launch: Launch, project: Project) -> int:
         events = MemoryEventLog(
             database, maxlen=worker.stream_maxlen, ttl=float(worker.stream_ttl_seconds)
         )
-        app = create_app(
+        serving.serve(
+            project,
+            code,
             settings,
             database=database,
             dispatcher=LocalDispatcher(
                 graphs, database, database_settings, events, worker, store, project.webhooks
             ),
             events=events,
-            graph_ids=frozenset(project.graphs),
-            version=__version__,
-            store_config=project.store,
-            webhooks=project.webhooks,
-            thread_ttl=project.thread_ttl,
-            access=code.access,
-            http=project.http,
-            custom=code.custom,
         )
-        try:
-            serve_app(app, settings)
-        except StartupFailed as error:
-            raise StartError(f"{project.path}: http.app: it cannot start: {error}") from None
     return 0
 
 
@@ -103,10 +87,3 @@ def _database_url(launch: Launch) -> Iterator[str]:
         yield server.url
     finally:
         server.stop()
-
-
-def _upgrade(url: str, project: Project) -> None:
-    try:
-        migrate.upgrade(url, vector_dims=project.store.vector_dims)
-    except IndexRefused as error:
-        raise StartError(str(error)) from None

@@ -7,17 +7,15 @@ itself (a database that is not up yet) is waited for.
 import os
 import resource
 import signal
-import time
 from pathlib import Path
 
 import structlog
 
-from callboard import __version__, logs, process
+from callboard import logs, process, schema
 from callboard.config import FILE_NAME, Project, load_project
 from callboard.errors import StartError
 from callboard.settings import read
-from persistence import migrate
-from persistence.errors import IndexRefused, Unavailable
+from persistence.errors import Unavailable
 from persistence.settings import DatabaseSettings
 from persistence.store import StoreConfig
 
@@ -26,44 +24,28 @@ log = structlog.get_logger()
 _GATEWAY_PATIENCE_SECONDS = 10.0
 """A gateway waits so long for the schema, then listens and answers 503 until it is there."""
 
-_SILENT_SECONDS = 3.0
-"""An embedded database is expected to take so long: no reason for a warning."""
-
 
 def gateway() -> None:
     """Serves HTTP until SIGTERM."""
     project, database_settings = _begin("gateway"), read(DatabaseSettings)
     from actors.dispatch import RedisDispatcher
     from actors.event_reader import RedisEventReader
-    from callboard import user_code
-    from gateway.app import create_app
-    from gateway.asgi import StartupFailed
-    from gateway.server import serve
+    from callboard import serving, user_code
     from gateway.settings import GatewaySettings
     from persistence.engine import Database
 
     settings, redis_url = read(GatewaySettings), _redis_url()
     code = user_code.load(project)
-    _await_schema(database_settings, project, _GATEWAY_PATIENCE_SECONDS)
+    schema.upgrade_when_reachable(database_settings, project.store, _GATEWAY_PATIENCE_SECONDS)
     database = Database(database_settings)
-    app = create_app(
+    serving.serve(
+        project,
+        code,
         settings,
         database=database,
         dispatcher=RedisDispatcher(redis_url),
         events=RedisEventReader(redis_url, database),
-        graph_ids=frozenset(project.graphs),
-        version=__version__,
-        store_config=project.store,
-        webhooks=project.webhooks,
-        thread_ttl=project.thread_ttl,
-        access=code.access,
-        http=project.http,
-        custom=code.custom,
     )
-    try:
-        serve(app, settings)
-    except StartupFailed as error:
-        raise StartError(f"{project.path}: http.app: it cannot start: {error}") from None
 
 
 def worker() -> int:
@@ -76,7 +58,7 @@ def worker() -> int:
     settings = read(WorkerSettings)
     if settings.callboard_url is None:
         settings = settings.model_copy(update={"callboard_url": _local_url(project)})
-    _await_schema(database_settings, project)
+    schema.upgrade_when_reachable(database_settings, project.store)
     try:
         return Worker(settings, database_settings, project.to_child(), project.webhooks).run()
     except SlotTaken as error:
@@ -90,7 +72,7 @@ def scheduler() -> int:
     from actors.settings import WorkerSettings
 
     settings = read(WorkerSettings)
-    _await_schema(database_settings, project)
+    schema.upgrade_when_reachable(database_settings, project.store)
     return Scheduler(settings, database_settings).run()
 
 
@@ -105,11 +87,9 @@ def upgrade() -> None:
     if "CALLBOARD_CONFIG" in os.environ or config.is_file():
         store = load_project(config).store
     try:
-        migrate.upgrade(settings.migration_url or settings.url, vector_dims=store.vector_dims)
+        schema.upgrade(settings, store)
     except Unavailable as error:
         raise StartError(f"DATABASE_URL: cannot reach the database: {error}") from None
-    except IndexRefused as error:
-        raise StartError(str(error)) from None
 
 
 def _begin(part: str) -> Project:
@@ -137,24 +117,3 @@ def _redis_url() -> str:
     if url := os.environ.get("REDIS_URL", "").strip():
         return url
     raise StartError("REDIS_URL: expected redis://…, rediss://… or unix://…, got nothing")
-
-
-def _await_schema(
-    settings: DatabaseSettings, project: Project, patience: float = float("inf")
-) -> None:
-    """Brings the schema up to date, as soon as the database can be reached."""
-    url = settings.migration_url or settings.url
-    begun, pause = time.monotonic(), 0.1
-    while True:
-        try:
-            return migrate.upgrade(url, vector_dims=project.store.vector_dims)
-        except IndexRefused as error:
-            raise StartError(str(error)) from None
-        except Unavailable as error:
-            waited = time.monotonic() - begun
-            if waited > patience:
-                return
-            if waited > _SILENT_SECONDS:
-                log.warning("the database is not available, trying again", reason=str(error))
-            time.sleep(pause)
-            pause = min(pause * 2, 2.0)

@@ -30,14 +30,13 @@ from actors.child.protocol import (
     FIELD_DATA,
     FIELD_NAME,
     FIELD_SEQ,
+    GAP_EVENT,
     WAKE_CHANNEL,
     events_key,
 )
 
 _log = logging.getLogger(__name__)
 
-GAP_EVENT = "callboard/gap"
-"""Stands where events were dropped; data ``{"missed": n}``. Its number is that of the last one."""
 TOO_LARGE_EVENT = "callboard/too-large"
 """Stands for one event over ``MAX_EVENT_BYTES``; data ``{"event": name, "bytes", "limit"}``."""
 MAX_EVENT_BYTES = 32 << 20

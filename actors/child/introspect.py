@@ -31,8 +31,9 @@ from actors.child import schemas, store_answers
 from actors.child.commands import command_of
 from actors.child.loader import Graphs, GraphUnavailable
 from actors.child.masking import masked
+from actors.child.protocol import NO_STATE
 from actors.child.serialize import dumps
-from actors.child.thread_state import EMPTY, interrupts_by_task, shown
+from actors.child.thread_state import interrupts_by_task, shown
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ def _refused(args: Args) -> Any:
 
 
 def _empty(_args: Args) -> Any:
-    return EMPTY
+    return NO_STATE
 
 
 Answer = Callable[[Compiled, Args, Saver], Awaitable[Any]]

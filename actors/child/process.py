@@ -12,15 +12,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from actors.child import introspect, loopback, run_config, runner
+from actors.child import execution, introspect, runner
 from actors.child.events import EventWriter
 from actors.child.loader import Graphs
-from actors.child.masking import masked
 from actors.child.pipe import Pipe
-from actors.child.protocol import Frame, pack_parts
+from actors.child.protocol import Frame
 from actors.child.saver import BatchingSaver
 from actors.child.state_serde import StateSerializer
-from actors.child.stop import GraphThreads, Ladder, Stopped, Work, as_failure, task_factory
+from actors.child.stop import GraphThreads, Ladder, Work, task_factory
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
 
@@ -158,23 +157,13 @@ class GraphProcess:
             await self._threads_have_left(work)
         work.ended = True
         await self._flush(attempt)
-        self._pipe.send(_outcome(attempt, _result(code)))
+        self._pipe.send(execution.outcome(*attempt.key, work, code))
         del self._attempts[attempt.key]
         self._retire_when_empty()
 
     async def _execute(self, frame: Frame) -> runner.Result:
-        """The run's own code; what happens in here may be hit by a stop at any point."""
-        start = runner.Start(**frame.head, kwargs=orjson.loads(frame.body))
-        saver = self._saver.for_run(start.run_id, start.attempt)
-        loopback.credential.set(start.credential)
-
-        async def emit(name: str, data: bytes) -> None:
-            await self._events.put(start.run_id, start.attempt, name, data)
-
-        async with self._graphs.open(
-            start.graph_id, run_config.compose(start), context=start.kwargs.get("context")
-        ) as graph:
-            return await runner.run(start, graph, saver, self._store, emit)
+        start, put = runner.Start(**frame.head, kwargs=orjson.loads(frame.body)), self._events.put
+        return await execution.execute(start, self._graphs, self._saver, self._store, put)
 
     async def _threads_have_left(self, work: Work) -> None:
         """Waits until no thread executes code of a stopped run any more.
@@ -225,34 +214,6 @@ class GraphProcess:
             _log.error("inspection failed", extra={"op": frame.head["op"]}, exc_info=True)
             status, body = 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
         self._pipe.send(Frame("answer", {"id": frame.head["id"], "status": status}, body))
-
-
-def _result(code: "asyncio.Task[runner.Result]") -> runner.Result:
-    """How the run's code ended, also when it ended outside the graph: in a factory, say."""
-    try:
-        return code.result()
-    except (asyncio.CancelledError, Stopped):
-        return runner.Result("cancelled")
-    except BaseException as error:  # noqa: BLE001  # whatever a factory raises is its run's end
-        _log.warning("run failed outside its graph", exc_info=error)
-        shown = masked(as_failure(error))
-        return runner.Result("failed", error=shown["error"], message=shown["message"])
-
-
-def _outcome(attempt: Attempt, result: runner.Result) -> Frame:
-    run_id, number = attempt.key
-    # A graph that swallowed the stop and went on to its end was stopped nevertheless.
-    is_swallowed = attempt.work.stopped and result.end == "succeeded"
-    head: dict[str, Any] = {
-        "run_id": run_id,
-        "attempt": number,
-        "end": "cancelled" if is_swallowed else result.end,
-        "next": result.next,
-    }
-    if result.end == "failed":
-        head |= {"error": result.error, "message": result.message}
-    head["parts"], body = pack_parts(result.parts)
-    return Frame("outcome", head, body)
 
 
 def _pool(settings: Settings) -> AsyncConnectionPool[Any]:

@@ -93,6 +93,21 @@ def unpack_parts(lengths: dict[str, int], body: bytes) -> dict[str, bytes]:
     return parts
 
 
+NO_STATE: dict[str, Any] = {
+    "values": {},
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": [],
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
+"""What is answered for the state of a thread that never ran."""
+
+
 # Events in Redis: one stream a run. The same names are used by the writer here, by the worker that
 # writes the end, and by the reader in the gateway.
 
@@ -120,3 +135,7 @@ repeats numbers; readers drop what they have seen."""
 END_EVENT = "__end__"
 """The last entry of a run, written by the worker after the row is settled; data {"status": …}.
 Never sent to clients."""
+
+GAP_EVENT = "callboard/gap"
+"""Stands where events were lost: trimmed, flushed, or never written because Redis was away too
+long. Data ``{"missed": count}``, null when the count is not known."""

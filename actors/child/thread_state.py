@@ -5,27 +5,15 @@ from typing import Any
 
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
-_PLACE = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_map")
+from actors.child.protocol import NO_STATE
 
-EMPTY: dict[str, Any] = {
-    "values": {},
-    "next": [],
-    "tasks": [],
-    "metadata": None,
-    "created_at": None,
-    "checkpoint": None,
-    "parent_checkpoint": None,
-    "interrupts": [],
-    "checkpoint_id": None,
-    "parent_checkpoint_id": None,
-}
-"""The state of a thread that never ran."""
+_PLACE = ("checkpoint_id", "thread_id", "checkpoint_ns", "checkpoint_map")
 
 
 def shown(snapshot: StateSnapshot) -> dict[str, Any]:
     """The snapshot as a ThreadState, ready to be serialized."""
     if snapshot.created_at is None:
-        return EMPTY
+        return NO_STATE
     checkpoint, parent = place(snapshot.config), place(snapshot.parent_config)
     thread_id = snapshot.config["configurable"]["thread_id"]
     return {

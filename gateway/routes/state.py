@@ -5,6 +5,7 @@ from uuid import UUID
 
 from aiohttp import web
 
+from actors.dispatch import NO_STATE
 from gateway.errors import BadRequest, Conflict, Unprocessable
 from gateway.inspection import ask, graph_id_of, remember_state, tell_followers
 from gateway.routing import Call, Routes
@@ -23,18 +24,6 @@ from persistence.lifecycle import ThreadStatus
 
 routes = Routes()
 
-_NO_STATE: dict[str, Any] = {
-    "values": {},
-    "next": [],
-    "tasks": [],
-    "metadata": None,
-    "created_at": None,
-    "checkpoint": None,
-    "parent_checkpoint": None,
-    "interrupts": [],
-    "checkpoint_id": None,
-    "parent_checkpoint_id": None,
-}
 _LONGEST_HISTORY = 1000
 
 
@@ -142,7 +131,7 @@ async def _state(
         await threads.head(call.context.database, thread_id, allowed=call.allowed)
     )
     if graph_id is None:
-        return answer(_NO_STATE)
+        return answer(NO_STATE)
     args = {
         "thread_id": str(thread_id),
         "graph_id": graph_id,

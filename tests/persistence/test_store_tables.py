@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from callboard import parts
+from callboard import schema
 from callboard.config import load_project
 from callboard.errors import StartError
 from persistence import migrate, store_tables
@@ -53,7 +53,7 @@ def test_other_dimensions_are_refused(database_url: str) -> None:
     # A person is told so in one sentence.
     project = load_project(Path(__file__).parents[1] / "graphs" / "store")
     with pytest.raises(StartError, match=r"dims is 256, .* embeddings of 8"):
-        parts._await_schema(DatabaseSettings(url=database_url), project)
+        schema.upgrade_when_reachable(DatabaseSettings(url=database_url), project.store)
 
 
 def test_who_may_not_create_the_extension_is_told_what_to_do(
