@@ -4,6 +4,7 @@ The services are started here, from the same embedded servers that ``callboard u
 ``TEST_DATABASE_URL`` and ``TEST_REDIS_URL`` name running ones (``scripts/test`` does not set them).
 """
 
+import gc
 import itertools
 import os
 import shutil
@@ -11,7 +12,7 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -21,6 +22,22 @@ import pytest
 import redis
 
 _logical_databases = itertools.count()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows failures without collecting garbage meanwhile.
+
+    A traceback is shown by parsing its sources. Python 3.11 cannot parse while it parses: should
+    garbage be collected just then, and a finalizer (or a thread that gets its turn in one) parse
+    too, as hypothesis and LangChain do, it ends in "AST constructor recursion depth mismatch", and
+    pytest with it.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def _with_database(url: str, name: str) -> str:
