@@ -6,16 +6,15 @@ bytes, and in time after the end. A reader who is slower than the bound meets a 
 
 import asyncio
 import time
-from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from operator import attrgetter
 from uuid import UUID
 
 import orjson
 
 from actors.child.protocol import END_EVENT
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
+from actors.event_feed import Feed
 from actors.event_rows import RowWatch
 from actors.event_threads import ThreadWatch
 from actors.events import LIVE, START, UPDATE_EVENT, Event
@@ -30,30 +29,14 @@ _END_GRACE_SECONDS = 0.5
 _KEEP_UPDATES = 100
 
 
-class _Log:
-    """The events of one run, and who waits for more."""
+class _Log(Feed):
+    """All there is of one run's events, and who waits for more."""
 
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
+    def __init__(self, most: int, most_bytes: int) -> None:
+        super().__init__(most, most_bytes)
         self.last: EntryId = FIRST
-        self.size = 0
         self.seq: dict[int, int] = {}
         """By attempt, the number of its latest event."""
-        self.watchers = 0
-        self.over = False
-        self.ended = asyncio.Event()
-        self.news = asyncio.Event()
-
-    def close(self) -> None:
-        """Nothing will come any more."""
-        self.over = True
-        self.ended.set()
-        self.tell()
-
-    def tell(self) -> None:
-        """Lets all who wait look again."""
-        self.news.set()
-        self.news = asyncio.Event()
 
 
 class MemoryEventLog:
@@ -141,9 +124,7 @@ class MemoryEventLog:
             cursor = _place(log, after)
             while True:
                 news = log.news
-                start = bisect_right(log.entries, cursor.at, key=attrgetter("at"))
-                entries = log.entries[start : start + _BATCH]
-                if entries:
+                if entries := log.after(cursor.at, _BATCH):
                     events, ended = cursor.take(entries, with_end=with_end)
                     if events:
                         yield events
@@ -172,15 +153,14 @@ class MemoryEventLog:
         self, thread_id: UUID, after: str = LIVE
     ) -> AsyncGenerator[list[Event], None]:
         """See ``EventReader.updates_of``."""
-        log = self._updates.setdefault(thread_id, _Log())
+        log = self._updates_log(thread_id)
         cursor = _place(log, after)
         log.watchers += 1
         try:
             yield []
             while True:
                 news = log.news
-                start = bisect_right(log.entries, cursor.at, key=attrgetter("at"))
-                if entries := log.entries[start : start + _BATCH]:
+                if entries := log.after(cursor.at, _BATCH):
                     yield cursor.take(entries)[0]
                 else:
                     await news.wait()
@@ -191,14 +171,16 @@ class MemoryEventLog:
 
     async def note_update(self, thread_id: UUID, data: bytes) -> None:
         """See ``EventReader.note_update``. The last ones are kept."""
-        log = self._updates.setdefault(thread_id, _Log())
+        log = self._updates_log(thread_id)
         self._append(log, UPDATE_EVENT, data, 1, 0)
-        del log.entries[:-_KEEP_UPDATES]
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
     def _log(self, run_id: str) -> _Log:
-        return self._logs.setdefault(run_id, _Log())
+        return self._logs.setdefault(run_id, _Log(self._maxlen, self._max_bytes))
+
+    def _updates_log(self, thread_id: UUID) -> _Log:
+        return self._updates.setdefault(thread_id, _Log(_KEEP_UPDATES, self._max_bytes))
 
     def _append(self, log: _Log, name: str, data: bytes, attempt: int, seq: int) -> None:
         # As Redis numbers its entries: the clock, but never backwards.
@@ -206,16 +188,7 @@ class MemoryEventLog:
         now = time.time_ns() // 1_000_000
         log.last = (now, 0) if now > milliseconds else (milliseconds, number + 1)
         added = Entry(log.last, Event(format_id(log.last), name, data, attempt), seq)
-        log.entries.append(added)
-        log.size += added.size
-        drop = 0
-        while drop < len(log.entries) - 1 and (
-            len(log.entries) - drop > self._maxlen or log.size > self._max_bytes
-        ):
-            log.size -= log.entries[drop].size
-            drop += 1
-        del log.entries[:drop]
-        log.tell()
+        log.keep([added])
 
     def _close(self, run_id: str, log: _Log) -> None:
         log.close()

@@ -12,10 +12,8 @@ that is silent costs a share of one statement every few seconds.
 
 import asyncio
 import random
-from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +24,7 @@ from redis.exceptions import RedisError
 from actors import redis_connections
 from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
+from actors.event_feed import Feed
 from actors.event_rows import RowWatch
 from actors.event_threads import POLL_SECONDS, ThreadWatch
 from actors.event_updates import StateUpdates
@@ -68,35 +67,24 @@ _COMMAND_SECONDS = 5.0
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
 
 
-class _Feed:
-    """What is shared by all who watch one run."""
+class _Feed(Feed):
+    """One watched run: its ring, and how far it was read from the stream."""
 
     def __init__(self, run_id: str, ring_events: int, ring_bytes: int) -> None:
+        super().__init__(ring_events, ring_bytes)
         self.run_id = run_id
         self.key = events_key(run_id)
-        self.watchers = 0
         self.readers = 0
         self.placed = False
         """Whether ``floor`` and ``last`` are known: the first reply from Redis tells."""
-        self.floor = FIRST
-        """The ring holds every entry after this one, up to ``last``."""
         self.last = FIRST
-        self.ring: list[Entry] = []
+        """The ring holds every entry after ``floor``, up to this one."""
         self.page = _FIRST_PAGE
         """How many entries make about one page, by their size so far."""
         self.terminal = False
         """The row is terminal: a read that began after this was known, and found nothing, ends."""
         self.failed = False
         """The last read was refused, though Redis was there."""
-        self.over = False
-        """Nothing will be added any more."""
-        self.ended = asyncio.Event()
-        """The run is terminal, whatever is still to be read."""
-        self.news = asyncio.Event()
-        """Replaced at every change: who looked and found nothing waits for the one it looked at."""
-        self._ring_events = ring_events
-        self._ring_bytes = ring_bytes
-        self._bytes = 0
 
     def place(self, last: Sequence[Entry]) -> None:
         """Begins after the stream's last entry; before it the subscribers read for themselves."""
@@ -107,46 +95,21 @@ class _Feed:
         self.tell()
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Puts the next entries of the stream into the ring, and lets the oldest go."""
+        """Puts the next entries of the stream into the ring."""
         for added in entries:
-            self.ring.append(added)
-            self.last = added.at
-            self._bytes += added.size
             self._note_end(added)
-        drop = 0
-        while drop < len(self.ring) - 1 and (
-            len(self.ring) - drop > self._ring_events or self._bytes > self._ring_bytes
-        ):
-            self._bytes -= self.ring[drop].size
-            drop += 1
-        if drop:
-            self.floor = self.ring[drop - 1].at
-            del self.ring[:drop]
-        self.tell()
+        self.last = entries[-1].at
+        self.keep(entries)
 
     def held_after(self, at: EntryId) -> list[Entry] | None:
         """The next entries after a place, from the ring; None for who has fallen out of it."""
-        if at < self.floor:
-            return None
-        start = bisect_right(self.ring, at, key=attrgetter("at"))
-        return self.ring[start : start + _PAGE_EVENTS]
+        return None if at < self.floor else self.after(at, _PAGE_EVENTS)
 
     def measure(self, entries: Sequence[Entry]) -> None:
         """Fits the size of the next page to what entries of this run weigh."""
         if entries:
             average = sum(found.size for found in entries) // len(entries) + 1
             self.page = max(1, min(_PAGE_EVENTS, _PAGE_BYTES // average))
-
-    def close(self) -> None:
-        """Nothing will come any more."""
-        self.over = True
-        self.ended.set()
-        self.tell()
-
-    def tell(self) -> None:
-        """Lets all who wait look again."""
-        self.news.set()
-        self.news = asyncio.Event()
 
     def _note_end(self, added: Entry) -> None:
         if added.event.name == END_EVENT:

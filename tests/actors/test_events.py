@@ -510,7 +510,7 @@ async def test_who_reads_slowly_falls_out_of_the_ring_and_loses_nothing(
         await writer.put(run_id, 1, "values", data(number))
     await quick.seen(500)
     feed = reader._feeds[run_id]
-    assert len(feed.ring) <= 8
+    assert len(feed.entries) <= 8
     assert feed.floor > (0, 0)
     await rows.settle(run_id)
     await ends.end(run_id, 1, "success")
