@@ -12,7 +12,7 @@ from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
 from gateway.wire.fields import Flag, GraphId, JsonObject, Limit, NotNull, Offset, Uuid
 from gateway.wire.runs import RunConfig
-from persistence.assistants import AssistantRow
+from persistence.assistants import AssistantRow, SortBy
 
 BOTH = (
     "Cannot specify both configurable and context. Prefer setting context alone. Context was "
@@ -71,9 +71,7 @@ class AssistantSearch(AssistantCount):
 
     limit: Limit = 10
     offset: Offset = 0
-    sort_by: Annotated[
-        Literal["assistant_id", "created_at", "updated_at", "name", "graph_id"] | None, NotNull
-    ] = None
+    sort_by: Annotated[SortBy | None, NotNull] = None
     sort_order: Annotated[Literal["asc", "desc"] | None, NotNull] = None
     select: Annotated[list[AssistantKey] | None, NotNull] = None
 

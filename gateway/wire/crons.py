@@ -9,7 +9,7 @@ from gateway.wire.answers import document, moment
 from gateway.wire.body import Body
 from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Uuid
 from gateway.wire.runs import Durability, Nodes, RunConfig, RunCreate, StreamModes, Webhook
-from persistence.crons import CronRow
+from persistence.crons import CronRow, SortBy
 
 OnRunCompleted = Literal["delete", "keep"]
 CronKey = Literal[
@@ -82,19 +82,7 @@ class CronSearch(CronCount):
 
     limit: Limit = 10
     offset: Offset = 0
-    sort_by: Annotated[
-        Literal[
-            "cron_id",
-            "assistant_id",
-            "thread_id",
-            "next_run_date",
-            "end_time",
-            "created_at",
-            "updated_at",
-        ]
-        | None,
-        NotNull,
-    ] = None
+    sort_by: Annotated[SortBy | None, NotNull] = None
     sort_order: Annotated[Literal["asc", "desc"] | None, NotNull] = None
     select: Annotated[list[CronKey] | None, NotNull] = None
 

@@ -16,7 +16,7 @@ from gateway.wire.fields import AsSent, JsonObject, Limit, NotNull, Offset, Stor
 from gateway.wire.runs import Command
 from persistence.checkpoints import Storage
 from persistence.ids import uuid7
-from persistence.threads import ThreadRow
+from persistence.threads import SortBy, ThreadRow
 from persistence.ttl import Ttl, TtlStrategy
 
 ThreadStatus = Literal["idle", "busy", "interrupted", "error"]
@@ -112,10 +112,7 @@ class ThreadSearch(ThreadCount):
     ids: list[Uuid] = []
     limit: Limit = 10
     offset: Offset = 0
-    sort_by: Annotated[
-        Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"] | None,
-        NotNull,
-    ] = None
+    sort_by: Annotated[SortBy | None, NotNull] = None
     sort_order: Annotated[Literal["asc", "desc"] | None, NotNull] = None
     select: Annotated[list[ThreadKey] | None, NotNull] = None
     extract: Annotated[dict[str, Extract], Field(max_length=10)] = {}
