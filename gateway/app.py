@@ -20,6 +20,7 @@ from gateway.metrics import Metrics, Watch
 from gateway.middleware import Cors, answer_errors
 from gateway.openapi import DOCUMENT, Document
 from gateway.routes import (
+    a2a,
     assistants,
     crons,
     docs,
@@ -57,6 +58,7 @@ ROUTES = (
     stateless_runs.routes,
     store.routes,
     mcp.routes,
+    a2a.routes,
 )
 
 

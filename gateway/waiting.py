@@ -38,7 +38,7 @@ async def wait_for_end(
     try:
         async with answer:
             await call.context.events.ended(str(run_id))
-            await answer.send(await _when_available(result))
+            await answer.send(await when_available(result))
             await answer.finish()
     except Closing:
         answer.hang_up()
@@ -53,7 +53,7 @@ async def wait_for_end(
     return answer.response
 
 
-async def _when_available(read: Callable[[], Awaitable[T]]) -> T:
+async def when_available(read: Callable[[], Awaitable[T]]) -> T:
     """The headers are out, so a database that is gone can only be waited for."""
     while True:
         with contextlib.suppress(Unavailable):
