@@ -43,6 +43,10 @@ class Signals:
             return 0
         return sum(number in self._numbers for number in os.read(self._read, 512))
 
+    def wake(self) -> None:
+        """Ends the wait under way, or the next one, without a signal. For any thread."""
+        os.write(self._write, b"\0")
+
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """The number is already in the pipe."""

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -51,6 +51,7 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._over = threading.Event()
         self._signals = 0
         self._code = _CRASHED
         self._felt_at = time.monotonic()
@@ -63,25 +64,31 @@ class Worker:
         slot = Slot(self._database_settings.url, self._settings.worker_slot)
         # The thread that starts graph processes must live as long as they: the kernel ends a child
         # whose parent thread ends. So it is this one, and not one of a pool.
-        thread = threading.Thread(target=self._run_loop, args=(slot,), name="loop", daemon=True)
         try:
             with Signals(signal.SIGTERM, signal.SIGINT) as signals:
+                thread = threading.Thread(
+                    target=self._run_loop, args=(slot, signals.wake), name="loop", daemon=True
+                )
                 thread.start()
-                while thread.is_alive():
+                while not self._over.is_set():
                     for _ in range(signals.wait(_LOOK_SECONDS)):
                         self._asked_to_stop()
                     self._check_pulse()
+                thread.join()
         finally:
             slot.release()
         return self._code
 
-    def _run_loop(self, slot: Slot) -> None:
+    def _run_loop(self, slot: Slot, tell: Callable[[], None]) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._live(slot))
             self._code = 0
         except Exception:
             log.exception("worker crashed")
+        finally:
+            self._over.set()
+            tell()
 
     async def _live(self, slot: Slot) -> None:
         instance = Instance(
