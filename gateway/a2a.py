@@ -234,8 +234,10 @@ def task_of(
         case RunStatus.ERROR | RunStatus.TIMEOUT:
             error = ended.error if isinstance(ended.error, dict) else {}
             state, said = State.FAILED, [f"{error.get('error')}: {error.get('message')}"]
-        case _:
+        case RunStatus.INTERRUPTED:
             state = State.CANCELED
+        case _:  # it has not ended after all
+            state = State.WORKING
     return Task(thread_id, run_id, state, at, asked, asked_id, said, response)
 
 

@@ -33,7 +33,7 @@ from gateway.mcp import (
 )
 from gateway.outcome import outcome
 from gateway.responses import Response
-from gateway.routing import PUBLIC, Call, Routes
+from gateway.routing import Call, Routes
 from gateway.waiting import wait_for_end
 from gateway.wire.answers import answer, relay
 from gateway.wire.body import checked
@@ -76,7 +76,7 @@ async def message(call: Call) -> web.StreamResponse:
         return relay(failure(request.id, error))
 
 
-@routes.delete("/mcp", on=PUBLIC, responses={404: "There is no session"})
+@routes.delete("/mcp", on="assistants.search", responses={404: "There is no session"})
 async def end_session(call: Call) -> web.Response:
     """Ends a session: there is none, every message stands by itself."""
     raise NotFound("Session not found")

@@ -1,6 +1,7 @@
 """A2A over plain HTTP: cards, messages as runs, tasks, and streams, in both of its forms."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -9,11 +10,11 @@ import pytest
 from langgraph_sdk import Auth
 
 from actors.dispatch import CANCEL_CHANNEL
-from gateway.a2a import Speech, incoming
+from gateway.a2a import Ended, Speech, State, incoming, task_of
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
 from gateway.jsonrpc import RpcError
-from persistence.lifecycle import FAIL, INTERRUPT
+from persistence.lifecycle import FAIL, INTERRUPT, RunStatus
 from tests.gateway.conftest import Client, House, Stage
 
 CHATTY = {"input_schema": {"type": "object", "properties": {"messages": {"type": "array"}}}}
@@ -257,6 +258,21 @@ def test_files_are_blocks_for_the_model() -> None:
         },
         {"type": "file", "url": "http://x/y.pdf", "mime_type": "application/pdf"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        (RunStatus.RUNNING, State.WORKING),
+        (RunStatus.SUCCESS, State.COMPLETED),
+        (RunStatus.INTERRUPTED, State.CANCELED),
+        (RunStatus.TIMEOUT, State.FAILED),
+    ],
+)
+def test_states_of_runs_are_states_of_tasks(status: RunStatus, state: State) -> None:
+    ended = Ended(status, b"{}", None)
+    task = task_of(uuid4(), uuid4(), datetime.now(UTC), b'{"input": null}', ended, begun=True)
+    assert task.state is state
 
 
 def test_a_new_message_of_the_model_starts_anew() -> None:
