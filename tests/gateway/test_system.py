@@ -123,7 +123,7 @@ async def test_what_is_no_json_is_422(client, raw) -> None:
         ({"thread_id": None}, "thread_id"),
         ({"thread_id": 7}, "thread_id"),
         ({"if_exists": "bogus"}, "if_exists"),
-        ({"ttl": {"ttl": 1}}, "ttl"),
+        ({"ttl": 1}, "ttl"),
         ({"supersteps": {}}, "supersteps"),
     ],
 )
