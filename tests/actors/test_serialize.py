@@ -245,7 +245,8 @@ class TestNumpy:
 
     @pytest.mark.parametrize("huge", [1, 2**70])
     def test_all_kinds(self, huge: int) -> None:
-        np = pytest.importorskip("numpy")
+        import numpy as np
+
         values = {
             "plain": (np.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
             "strided": (np.arange(6).reshape(2, 3).T, [[0, 3], [1, 4], [2, 5]]),

@@ -5,14 +5,6 @@ from typing import Any
 
 import pytest
 from langgraph_sdk import Auth
-
-from gateway.auth.access import Access
-from gateway.http_options import HttpOptions
-from tests.gateway.conftest import House, Stage
-from tests.gateway.test_custom_routes import bearer
-
-pytest.importorskip("starlette")
-
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -20,6 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
+
+from gateway.auth.access import Access
+from gateway.http_options import HttpOptions
+from tests.gateway.conftest import House, Stage
+from tests.gateway.test_custom_routes import bearer
 
 
 class Mark:
@@ -241,7 +238,8 @@ async def test_the_prefix_is_its_root(house: House) -> None:
 
 
 async def test_fastapi_is_starlette_too(house: House) -> None:
-    fastapi = pytest.importorskip("fastapi")
+    import fastapi
+
     own = fastapi.FastAPI()
 
     @own.get("/sum/{a}")
