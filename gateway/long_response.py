@@ -90,10 +90,10 @@ class LongResponse:
         except ConnectionError as error:
             raise ClientGone from error
 
-    async def finish(self, within: float | None = None) -> None:
-        """Ends the answer as complete. ``within``: seconds for the client to read what is left."""
+    async def finish(self) -> None:
+        """Ends the answer as complete."""
         try:
-            async with asyncio.timeout(within or self._patience):
+            async with asyncio.timeout(self._patience):
                 await self.response.write_eof()
         except TimeoutError:
             self.cut()

@@ -16,7 +16,6 @@ from gateway.routing import Call
 log = structlog.get_logger()
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
-_LAST_WORDS_SECONDS = 0.5
 
 _ALWAYS = frozenset({"error", GAP_EVENT})
 
@@ -83,13 +82,9 @@ async def send_frames(
     frames: AsyncGenerator[bytes, None],
     *,
     headers: Mapping[str, str],
-    is_endless: bool = False,
     on_disconnect: Callable[[], Coroutine[Any, Any, Any]] | None = None,
 ) -> web.StreamResponse:
-    """Sends what is ready to be sent, one write a piece; see ``stream``.
-
-    is_endless: it ends only with the gateway, and then by a cut line: clients believe an end.
-    """
+    """Sends what is ready to be sent, one write a piece; see ``stream``."""
     answer = LongResponse(call.context, call.request, {**_HEADERS, **headers}, HEARTBEAT)
     try:
         async with answer, contextlib.aclosing(frames):
@@ -98,12 +93,9 @@ async def send_frames(
                     await answer.send(piece)
             await answer.finish()
     except Closing:
-        if is_endless:
-            answer.hang_up()
-            return answer.response
-        # Complete, but without the run's end: the SDKs ask for the run's status and come back.
-        with contextlib.suppress(ClientGone):
-            await answer.finish(within=_LAST_WORDS_SECONDS)
+        # A cut line brings clients back with their cursor. After an end that looks whole they ask
+        # for the run's status, and if it has ended meanwhile they miss what it said in between.
+        answer.hang_up()
     except (asyncio.CancelledError, ClientGone) as left:
         if on_disconnect is not None:
             call.context.background.start(on_disconnect())

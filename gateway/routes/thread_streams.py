@@ -56,7 +56,6 @@ async def follow(call: Call, thread_id: UUID, query: ThreadStream) -> web.Stream
         call,
         frames,
         headers={"Location": call.request.path_qs},
-        is_endless=True,
     )
 
 
@@ -180,7 +179,7 @@ async def protocol_events(call: Call, thread_id: str) -> web.StreamResponse:
     except ValueError:
         raise Unprocessable("Invalid thread ID: must be a UUID") from None
     frames = _protocol_frames(call, place, subscription(content), call.allowed)
-    return await send_frames(call, frames, headers={}, is_endless=True)
+    return await send_frames(call, frames, headers={})
 
 
 async def _protocol_frames(
