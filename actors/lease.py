@@ -34,8 +34,6 @@ _RETRY_SECONDS = 2.0
 _GUARD_SECONDS = 0.5
 _DEAF_INTERVAL_SECONDS = 2.0
 """Pause between heartbeats while the cancel channel is down: they carry the wishes then."""
-_MARGIN_SHARE = 0.1
-"""Share of the lease that is left when a run is stopped for want of a database."""
 
 
 @dataclass(slots=True)
@@ -160,9 +158,9 @@ class Leases:
         """Stops runs whose lease nobody confirmed, while it still is a lease."""
         while True:
             await asyncio.sleep(_GUARD_SECONDS)
-            now, lasts = time.monotonic(), self._settings.lease_duration_seconds
+            now, trusted = time.monotonic(), self._settings.trusted_seconds
             for key, lease in list(self._held.items()):
-                overdue = now - lease.renewed_at > lasts * (1 - _MARGIN_SHARE)
+                overdue = now - lease.renewed_at > trusted
                 if overdue and not (lease.overdue or lease.lost or lease.settling):
                     log.error("lease could not be renewed", run_id=str(key[0]), attempt=key[1])
                     lease.overdue = True
@@ -175,8 +173,9 @@ class Leases:
                 # Of a lease that was only overdue the row may still be ours to return.
                 released = await self._returns.submit(key)
                 return None if released is None else of_released(released)
-            case Crashed(reason):
-                retries = self._settings.bg_job_max_retries
+            case Crashed(reason, alone):
+                # Whoever died in company may be innocent, and gets a last chance: alone.
+                retries = self._settings.bg_job_max_retries + (not alone)
                 released = await runs.crash(self._db, *key, reason, retries)
                 return None if released is None else of_released(released)
             case _:

@@ -60,9 +60,13 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The graph process died under the attempt. ``reason`` says how, for people."""
+    """The graph process died under the attempt. ``reason`` says how, for people.
+
+    alone: no other run was in it, so no other can have been the cause.
+    """
 
     reason: str
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)

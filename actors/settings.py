@@ -91,3 +91,17 @@ class WorkerSettings(BaseSettings):
     def slots(self) -> int:
         """Runs that one worker executes at once."""
         return self.worker_count * self.n_jobs_per_worker
+
+    @property
+    def trusted_seconds(self) -> float:
+        """How long a lease is relied on after its renewal: a little shorter than it lasts."""
+        return self.lease_duration_seconds * 0.9
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long a worker may say nothing before its graph processes end themselves.
+
+        The last renewal may be a heartbeat older than the last word. So nothing of a worker that
+        froze runs any more when its leases run out and another takes over.
+        """
+        return self.trusted_seconds - self.heartbeat_interval_seconds

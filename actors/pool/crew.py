@@ -101,6 +101,15 @@ class Crew:
         """Processes that are loaded and wait to step in."""
         return sum(not member.serving for member in self._members.values())
 
+    def vacant(self) -> Member | None:
+        """A process with nothing in it, if possible one that does not serve yet."""
+        empty = [
+            member
+            for member in self._members.values()
+            if member.retiring is None and not member.attempts and member.process.answering
+        ]
+        return min(empty, key=lambda member: member.serving, default=None)
+
     @property
     def failures(self) -> int:
         """How many starts failed in a row."""

@@ -91,7 +91,7 @@ class Launcher:
                 "pool_max": settings.executor_pool_max,
                 "concurrency": settings.n_jobs_per_worker,
                 "inspector": inspector,
-                "lease_seconds": settings.lease_duration_seconds,
+                "lease_seconds": settings.silence_seconds,
                 "stream_maxlen": settings.stream_maxlen,
                 "stream_ttl_seconds": settings.stream_ttl_seconds,
                 "event_buffer_bytes": settings.event_buffer_bytes,

@@ -10,6 +10,7 @@ Everything but ``reserve``, ``release`` and ``free`` belongs to one loop thread.
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -136,15 +137,15 @@ class Pool:
         self._on_room()
 
     def _recount(self) -> None:
-        """Counts the room anew; whoever waits for some is told when there is more."""
+        """Counts the room anew; whoever waits for some looks again."""
         room = 0 if self._draining else placement.room(m.seats() for m in self._crew.members)
         with self._lock:
             grew, self._room = room > self._room, room
         if grew:
             self._on_room()
-            for waiter in self._seat_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        for waiter in self._seat_waiters:  # some wait for a spare, which is no room
+            if not waiter.done():
+                waiter.set_result(None)
 
     # runs
 
@@ -184,11 +185,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         end = loop.time() + _SEAT_SECONDS
         while attempt.stop is None and not attempt.over:
-            member = placement.choose(
-                member.seats()
-                for member in self._crew.members
-                if not member.holds(attempt.claimed.run_id)
-            )
+            member = self._place(attempt.claimed)
             if member is not None:
                 member.attempts[attempt.key] = attempt
                 with self._lock:
@@ -206,6 +203,23 @@ class Pool:
                 attempt.conclude(HandedBack("no graph process had room"))
         self.release()
         return None
+
+    def _place(self, claimed: ClaimedRun) -> Member | None:
+        """The process for a run; None when none has room for it.
+
+        One that died too often, but in company, goes alone: so it shows who is the cause, and no
+        run ends in error because of its neighbours.
+        """
+        if self._is_last_chance(claimed) and (vacant := self._crew.vacant()) is not None:
+            return vacant
+        if self._is_last_chance(claimed) and self._settings.executor_spares:
+            return None
+        return placement.choose(
+            member.seats() for member in self._crew.members if not member.holds(claimed.run_id)
+        )
+
+    def _is_last_chance(self, claimed: ClaimedRun) -> bool:
+        return claimed.crashes > self._settings.bg_job_max_retries
 
     def _start(self, member: Member, attempt: Attempt) -> None:
         claimed = attempt.claimed
@@ -226,6 +240,8 @@ class Pool:
             member.process.send(Frame("start", head, claimed.kwargs))
         if (most := self._settings.executor_max_runs) and member.started >= most:
             self._crew.retire(member, "it executed as many runs as allowed", patient=True)
+        elif self._is_last_chance(claimed):
+            self._crew.retire(member, "for a run that may have killed others", patient=True)
 
     def _heard(self, member: Member, frame: Frame) -> None:
         if frame.kind != "outcome":
@@ -242,11 +258,14 @@ class Pool:
 
     def _exited(self, member: Member) -> None:
         """Tells every run in a dead process what became of it."""
+        fate = member.fate or Crashed(member.process.exited)
+        if isinstance(fate, Crashed):
+            fate = replace(fate, alone=len(member.attempts) == 1)
         for attempt in member.attempts.values():
             if attempt.stop is not None:
                 self._crew.spawn(self._conclude(attempt))
             else:
-                attempt.conclude(member.fate or Crashed(member.process.exited))
+                attempt.conclude(fate)
 
     # stopping one run
 

@@ -47,6 +47,28 @@ async def test_a_run_that_kills_its_process_each_time_ends_with_the_reason(
     assert (await rows.ended(after))["status"] == "success"
 
 
+async def test_no_run_ends_in_error_because_of_its_neighbour(
+    rows, workers, dispatcher, side_effects, tmp_path
+):
+    """Who died in company gets a last chance, alone: that shows whose fault it was."""
+    workers.start(WORKER_COUNT="1", N_JOBS_PER_WORKER="2", BG_JOB_MAX_RETRIES="0")
+    fuse, gate = tmp_path / "fuse", tmp_path / "gate"
+    innocent = await rows.submit(["await", str(gate)], log=side_effects.path)
+    killer = await rows.submit(["await", str(fuse)], ["kill", "SIGKILL"])
+    for run_id in (innocent, killer):
+        await dispatcher.run(run_id)
+        await rows.running(run_id)
+    await side_effects.begun("0:await")
+    fuse.touch()
+    row = await rows.ended(killer)
+    assert (row["status"], row["crashes"]) == ("error", 2)
+    assert "(2 times)" in row["error"]["message"]
+    await side_effects.begun("0:await", 2)
+    gate.touch()
+    row = await rows.ended(innocent)
+    assert (row["status"], row["crashes"]) == ("success", 1)
+
+
 async def test_a_worker_that_is_killed_takes_its_runs_back_when_it_is_started_again(
     rows, workers, dispatcher, side_effects, tmp_path
 ):
