@@ -75,7 +75,8 @@ def _check_moves(topology: Topology) -> None:
         assert (move["source"], move["target"]) in LEGAL, move
         claimed = (move["source"], move["target"]) == (CLAIM.source, CLAIM.target)
         assert move["attempt"] == move["attempt_before"] + claimed, move
-        assert move["crashes"] <= RETRIES + 1, move
+        # One more than retries allow for those that died in company.
+        assert move["crashes"] <= RETRIES + 2, move
 
 
 def _check_threads(topology: Topology) -> None:

@@ -1,5 +1,6 @@
 """Postgres and Valkey of our own, to be stopped, killed and frozen."""
 
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ class Service:
 
     launch: Callable[[], Server]
     server: Server
+    data: Path
 
     @property
     def url(self) -> str:
@@ -37,6 +39,10 @@ class Service:
         self.server.process.kill()
         self.server.process.wait(10)
 
+    def forget(self) -> None:
+        """Removes what a stopped server has stored."""
+        shutil.rmtree(self.data)
+
     def freeze(self) -> None:
         self.server.process.send_signal(signal.SIGSTOP)
 
@@ -53,11 +59,11 @@ def own_postgres(folder: Path) -> Service:
     def launch() -> Server:
         return embedded.start_postgres(folder)
 
-    return Service(launch, launch())
+    return Service(launch, launch(), folder / f"postgres-{embedded.POSTGRES_MAJOR}")
 
 
 def own_valkey(folder: Path) -> Service:
     first = embedded.start_valkey(folder)
     port = urlsplit(first.url).port
     assert port
-    return Service(lambda: embedded.start_valkey(folder, port=port), first)
+    return Service(lambda: embedded.start_valkey(folder, port=port), first, folder / "valkey")

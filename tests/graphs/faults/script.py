@@ -12,7 +12,9 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -27,6 +29,37 @@ class State(TypedDict, total=False):
     log: str
     at: int
     done: Annotated[list[str], operator.add]
+    blob: str
+
+
+class Unpicklable(Exception):
+    """Holds what cannot be pickled, as exceptions of clients hold their connections."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class Unspeakable(Exception):
+    """Fails when it is to be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+STRANGE: dict[str, Callable[[], BaseException]] = {
+    "unpicklable": lambda: Unpicklable("cannot be pickled"),
+    "unspeakable": Unspeakable,
+    "NUL": lambda: ValueError("a\0b"),
+    "surrogate": lambda: ValueError("a\ud800b"),
+    "huge": lambda: ValueError("x" * 50_000_000),
+    "group": lambda: ExceptionGroup("two", [ValueError("one"), Unpicklable("other")]),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "StopIteration": StopIteration,
+}
 
 
 def _log(state: State, config: RunnableConfig, step: str) -> None:
@@ -71,8 +104,25 @@ def _sync(verb: str, argument: Any) -> None:
             os._exit(argument)
         case "kill":
             os.kill(os.getpid(), getattr(signal, argument))
+        case "strange":
+            raise STRANGE[argument]()
+        case "fork":
+            # A grandchild that holds all that it inherited, the pipe to the worker too.
+            if os.fork() == 0:
+                time.sleep(argument)
+                os._exit(0)
+        case "daemon":
+            threading.Thread(target=time.sleep, args=(argument,), daemon=True).start()
+        case "thread":
+            threading.Thread(target=time.sleep, args=(argument,)).start()
         case "print":
             print(argument, flush=True)
+            sys.stderr.write(f"{argument}\n")
+            os.write(1, b"\0\xff" * 100)
+        case "flood":
+            write = get_stream_writer()
+            for n in range(argument):
+                write({"tick": n})
         case _:
             raise ValueError(f"unknown verb {verb}")
 
@@ -131,6 +181,8 @@ def act_in_thread(state: State, config: RunnableConfig) -> State:
     at = state.get("at", 0)
     verb, argument = state["script"][at]
     _log(state, config, f"{at}:{verb}")
+    if verb == "blob":
+        return {"at": at + 1, "done": [f"{at}:blob"], "blob": "x" * argument}
     _sync(verb, argument)
     return {"at": at + 1, "done": [f"{at}:{verb}"]}
 
