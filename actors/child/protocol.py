@@ -20,12 +20,15 @@ Graph process → worker
     answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
 """
 
+import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+
+from actors.child.storable import without_surrogates
 
 _LENGTHS = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
@@ -49,8 +52,17 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """The frame's bytes, lengths included."""
-    head = orjson.dumps({**frame.head, "kind": frame.kind}, option=orjson.OPT_NON_STR_KEYS)
+    head = _json({**frame.head, "kind": frame.kind})
     return b"".join((_LENGTHS.pack(4 + len(head) + len(frame.body), len(head)), head, frame.body))
+
+
+def _json(head: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(head, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # An error's text may hold a lone surrogate (a file's name, a model's answer): nobody would
+        # hear of an end that cannot be written down.
+        return without_surrogates(json.dumps(head, ensure_ascii=False)).encode()
 
 
 class Decoder:

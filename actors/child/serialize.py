@@ -39,6 +39,7 @@ from langgraph.types import Send
 from pydantic import BaseModel
 
 from actors.child.masking import masked_alone
+from actors.child.storable import without_surrogates
 from actors.child.user import User
 
 MAX_DEPTH = 500
@@ -299,6 +300,4 @@ def _text(value: str) -> bytes:
     try:
         return orjson.dumps(str(value))
     except TypeError:
-        # Two surrogates may be the halves of one character; a lone one is none.
-        pairs = value.encode("utf-16", "surrogatepass")
-        return orjson.dumps(pairs.decode("utf-16", "replace"))
+        return orjson.dumps(without_surrogates(value))

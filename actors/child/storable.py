@@ -1,4 +1,4 @@
-"""JSON that Postgres takes: jsonb refuses NUL characters, which JSON and Python allow."""
+"""Text that others take: jsonb refuses NUL characters, and UTF-8 lone surrogates."""
 
 import re
 
@@ -10,3 +10,8 @@ def without_nul(document: bytes) -> bytes:
     if b"\\u0000" not in document:
         return document
     return _ESCAPED.sub(lambda found: rb"\ufffd" if found[1] else found[0], document)
+
+
+def without_surrogates(text: str) -> str:
+    """The text with U+FFFD for every lone surrogate. Two may be the halves of one character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

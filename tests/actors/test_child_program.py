@@ -258,6 +258,18 @@ def test_a_graphs_exception_is_an_outcome(running: Callable[..., Runs]) -> None:
     assert (frame.head["error"], frame.head["message"]) == ("ValueError", "this went wrong")
 
 
+def test_a_reason_that_is_no_unicode_text_is_told(
+    start: Start, running: Callable[..., Runs]
+) -> None:
+    frame = running("fails_unspeakably").start("fails_unspeakably").outcome()
+    assert (frame.head["end"], frame.head["message"]) == ("failed", "no file \ufffd")
+
+    graphs = {"broken": "./unspeakable.py:graph"}
+    project = {"root": str(GRAPHS), "graphs": graphs, "dependencies": [], "env": {}}
+    ready = start(ready=False, project=project).expect("ready")
+    assert "no file \ufffd" in ready.head["broken"]["broken"]
+
+
 def test_a_broken_graph_is_named_and_its_runs_fail(
     start: Start, database_url: str, tmp_path: Path
 ) -> None:

@@ -67,6 +67,10 @@ async def _fail(state: State) -> State:
     raise ValueError("this went wrong")
 
 
+async def _fails_unspeakably(state: State) -> State:
+    raise ValueError("no file \udcff")
+
+
 async def _grandchildren(state: State) -> State:
     """How many of two grandchildren have the socket to the worker, and what stdin holds."""
     script = "import os, sys; sys.exit(os.path.exists(sys.argv[1]))"
@@ -89,6 +93,7 @@ echo = _graph(_echo)
 sync_echo = _graph(_sync_echo)
 store = _graph(_store)
 fail = _graph(_fail)
+fails_unspeakably = _graph(_fails_unspeakably)
 grandchildren = _graph(_grandchildren)
 
 

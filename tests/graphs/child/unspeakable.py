@@ -1,0 +1,3 @@
+"""Cannot be imported, for a reason that is no Unicode text."""
+
+raise ImportError("no file \udcff")
