@@ -174,7 +174,7 @@ def version() -> None:
 
 
 @cli.command(hidden=True)
-@click.option("--data", type=_PATH, required=True)
+@click.option("--data", type=_PATH, envvar="CALLBOARD_DATA", required=True)
 @click.option("--durable/--no-durable", default=True)
 def postgres(data: Path, durable: bool) -> None:
     """Become the embedded Postgres (a program of supervisord.conf)."""
@@ -184,7 +184,7 @@ def postgres(data: Path, durable: bool) -> None:
 
 
 @cli.command(hidden=True)
-@click.option("--data", type=_PATH, required=True)
+@click.option("--data", type=_PATH, envvar="CALLBOARD_DATA", required=True)
 @click.option("--port", type=int, default=0)
 @click.option("--durable/--no-durable", default=True)
 def valkey(data: Path, port: int, durable: bool) -> None:

@@ -134,6 +134,8 @@ def prepare(launch: Launch) -> None:
 
     What the last supervisord left behind after a kill -9 is waited for: it is about to end.
     """
+    if "%" in str(launch.data):  # it expands what it has read from the environment once more
+        raise LaunchError(f"CALLBOARD_DATA: supervisord takes no % in a path, got {launch.data}")
     try:
         launch.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         embedded.private_folder(launch.sockets)

@@ -29,12 +29,13 @@ graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with one graph, which says a word."""
-    (tmp_path / "project").mkdir()
-    say(tmp_path / "project", "first")
+    """A project with one graph, which says a word, in a folder with a name that needs quotes."""
+    folder = tmp_path / "somebody's project"
+    folder.mkdir()
+    say(folder, "first")
     content = {"graphs": {"agent": "./agent.py:graph"}}
-    (tmp_path / "project" / "langgraph.json").write_text(json.dumps(content))
-    return tmp_path / "project"
+    (folder / "langgraph.json").write_text(json.dumps(content))
+    return folder
 
 
 def say(project: Path, word: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from callboard.errors import StartError
-from callboard.launch import Launch, configuration, environment, launch_from
+from callboard.launch import Launch, configuration, environment, launch_from, prepare
 
 TEXT = configuration().read_text()
 NAMED = set(re.findall(r"%\(ENV_([A-Z_]+)\)s", TEXT))
@@ -49,3 +49,10 @@ def test_the_folder_of_a_project_stands_for_its_file(tmp_path: Path) -> None:
     project = launch(tmp_path)
     assert project.config == tmp_path / "langgraph.json"
     assert project.data == tmp_path / ".callboard"
+
+
+def test_a_folder_that_supervisord_cannot_take_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "50% off"
+    folder.mkdir()
+    with pytest.raises(StartError, match=r"CALLBOARD_DATA.*50% off"):
+        prepare(launch(folder))
