@@ -1,0 +1,3 @@
+"""Fails when it is imported."""
+
+raise RuntimeError("the moon is in the wrong house")
