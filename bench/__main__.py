@@ -1,4 +1,4 @@
-"""``python -m bench server|saver|threads``: see README.md for how to read the figures."""
+"""``python -m bench server|saver|threads|recovery``: see README.md for how to read the figures."""
 
 import argparse
 import asyncio
@@ -40,6 +40,9 @@ def main() -> None:
     threads.add_argument("--samples", type=int, default=7, help="of each search at each size")
     threads.add_argument("--explain", action="store_true", help="print the plans at the last size")
 
+    recovery = which.add_parser("recovery", help="parts die; how long until work goes on")
+    recovery.add_argument("--rounds", type=int, default=3)
+
     options = parser.parse_args()
     # Imported here: the server's scenarios need no database driver, and the saver's no HTTP client.
     if options.which == "server":
@@ -69,6 +72,10 @@ def main() -> None:
                 explain=options.explain,
             )
         )
+    elif options.which == "recovery":
+        from bench import recovery as blows
+
+        blows.run(options.rounds)
     else:
         from bench import saver as comparison
 
