@@ -168,7 +168,7 @@ async def _parts(app: web.Application) -> AsyncIterator[None]:
         await asyncio.wait({assistants_exist}, timeout=_START_SECONDS)
         yield
         assistants_exist.cancel()
-        await context.background.drain()
+        await context.background.drain(context.settings.gateway_shutdown_seconds)
 
 
 async def _ensure_assistants(context: Context) -> None:

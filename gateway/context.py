@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+_LAST_SECONDS = 1.0
+
 
 class Background:
     """Work that must be done whether or not the client that caused it is still there."""
@@ -45,10 +47,17 @@ class Background:
         task.add_done_callback(self._done)
         return task
 
-    async def drain(self) -> None:
-        """Returns when all the work is done."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    async def drain(self, seconds: float) -> None:
+        """Returns when all the work is done; what is not after so many seconds is given up."""
+        clock = asyncio.get_running_loop().time
+        given_up_at = clock() + seconds
+        while self._tasks and (left := given_up_at - clock()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+        if self._tasks:
+            log.warning("background work given up", tasks=len(self._tasks))
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=_LAST_SECONDS)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -9,6 +9,7 @@ import time
 import aiohttp
 import pytest
 
+from gateway.context import Background
 from gateway.settings import GatewaySettings
 
 PROGRAM = """
@@ -77,3 +78,18 @@ def test_settings_come_from_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("CORS_ALLOW_ORIGINS", "http://a, http://b")
     settings = GatewaySettings()
     assert (settings.port, settings.cors_allow_origins) == (8123, ("http://a", "http://b"))
+
+
+async def test_background_work_does_not_hold_up_the_end() -> None:
+    background = Background()
+    done: list[float] = []
+
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        done.append(seconds)
+
+    background.start(work(0.01))
+    endless = background.spawn(work(3600))
+    await background.drain(0.2)
+    assert done == [0.01]
+    assert endless.cancelled()

@@ -228,6 +228,8 @@ async def test_a_state_update_shows_on_the_thread(client, stage) -> None:
     op, _ = await stage.inspect(200, {"values": {"a": 1}, "next": ["m"], "interrupts": {}})
     assert op == "values"
     assert (await answer).json == {"checkpoint_id": "c2"}
+    op, _ = await stage.inspect(200, {"values": {"a": 1}})  # for followers of the thread
+    assert op == "state"
     thread = (await client.get(f"/threads/{thread_id}")).json
     assert (thread["status"], thread["values"]) == ("interrupted", {"a": 1})
 
