@@ -1,5 +1,6 @@
 """A Callboard as a user has it, with embedded services, and the official client."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -75,7 +76,8 @@ class Callboard:
     def kill(self) -> None:
         """Kills it and all that it started, as a power failure would."""
         for process in self.tree():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # died of its parent's death meanwhile
+                process.kill()
         self.close()
 
     def close(self) -> int:
