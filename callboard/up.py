@@ -35,6 +35,8 @@ _CHECK_SECONDS = 1.0
 _FATAL = 200
 _PATIENCE_SECONDS = 15.0
 """After so long without being ready a line says what is being waited for."""
+_SCHEMA_SECONDS = 5.0
+"""How long the line that says that it serves waits for a schema to make a request from."""
 
 
 def run(launch: Launch, project: Project, *, reload: bool) -> int:
@@ -146,8 +148,8 @@ class _Session:
         self._tail = tail
         self._changes = Changes(project, without=launch.data) if reload else None
         self._started = time.monotonic()
-        self._ready = False
-        self._suggest_until: float | None = None
+        self._ready_at: float | None = None
+        self._announced = False
         self._patient = True
 
     def attend(self) -> int:
@@ -163,31 +165,30 @@ class _Session:
                     return self._gave_up(part)
                 if self._changes is not None and (changed := self._changes.seen()):
                     self._reload(changed)
-            if not self._ready:
+            if not self._announced:
                 self._announce()
-            elif self._suggest_until is not None:
-                self._suggest(self._suggest_until)
             self._stop.wait(_TICK_SECONDS)
         return 0
 
     def _announce(self) -> None:
-        """Says once that the server serves, and once that it takes long."""
-        self._ready = _answers(f"{self._url}/ready")
-        if self._ready:
-            say(f"Callboard serves at {self._url}{self._project.http.mount_prefix}")
-            self._suggest_until = time.monotonic() + _PATIENCE_SECONDS
-        elif self._patient and time.monotonic() - self._started > _PATIENCE_SECONDS:
+        """Says once, in one line, that it serves and what to try; and once that it takes long.
+
+        After readiness it may take a moment until the graph's schema can be read.
+        """
+        now = time.monotonic()
+        if self._ready_at is None and _answers(f"{self._url}/ready"):
+            self._ready_at = now
+        if self._ready_at is not None:
+            url = self._url + self._project.http.mount_prefix
+            graph_id = next(iter(self._project.graphs))
+            schema = trial.input_schema(url, graph_id)
+            if schema is not None or now - self._ready_at > _SCHEMA_SECONDS:
+                self._announced = True
+                request = trial.command(url, graph_id, schema or {})
+                say(f"Callboard serves at {url}  try: {request}")
+        elif self._patient and now - self._started > _PATIENCE_SECONDS:
             self._patient = False
             say(f"still starting; the logs are in {self._launch.logs}")
-
-    def _suggest(self, until: float) -> None:
-        """Says once what to try: after readiness it takes a moment until schemas can be read."""
-        url = self._url + self._project.http.mount_prefix
-        graph_id = next(iter(self._project.graphs))
-        schema = trial.input_schema(url, graph_id)
-        if schema is not None or time.monotonic() > until:
-            self._suggest_until = None
-            say(f"try: {trial.command(url, graph_id, schema or {})}")
 
     @property
     def _url(self) -> str:

@@ -61,7 +61,7 @@ def test_up_starts_again_after_everything_was_killed(
 
 
 def test_what_it_says_to_try_works(callboard: Any) -> None:
-    *curl, body = shlex.split(callboard.await_line("try: ").partition("try: ")[2])
+    *curl, body = shlex.split(callboard.await_line(" serves at ").partition("try: ")[2])
     assert curl == ["curl", "-s", f"{callboard.url}/runs/wait", "-d"]
     form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl says
     answer = httpx.post(curl[2], content=body, headers=form, timeout=60).json()
