@@ -49,16 +49,20 @@ class Launcher:
         async with self._starts:
             process = GraphProcess(on_frame, on_exit)
             pings = asyncio.create_task(self._accompany(process), name="accompany")
+            handed_over = False
             try:
                 await process.start(
                     _COMMAND, self._env(), self._folder(), self._init(inspector=inspector)
                 )
-                return process, await asyncio.shield(process.ready)
+                ready = await asyncio.shield(process.ready)
+                handed_over = True
+                return process, ready
             except OSError as error:
                 raise GraphProcessFailed(str(error)) from error
             finally:
                 pings.cancel()
-                if not process.ready.done() and process.pid:
+                # Also one that became ready in the moment in which this was cancelled.
+                if not handed_over and process.pid:
                     process.kill()
                     await asyncio.wait({process.gone}, timeout=_DEATH_SECONDS)
 
