@@ -23,6 +23,7 @@ class Ending:
 
     status: ``pending`` when the run will be attempted again; None when it was rolled back.
     next_run_id: the run of the thread that may start now, perhaps this one again.
+    events: how many events the attempt wrote, if that is known.
     """
 
     run_id: UUID
@@ -30,13 +31,16 @@ class Ending:
     status: RunStatus | None
     error: Mapping[str, Any] | None
     next_run_id: UUID | None
+    events: int | None = None
 
 
-def of_settled(settled: Settled, attempt: int) -> Ending | None:
+def of_settled(settled: Settled, attempt: int, events: int | None = None) -> Ending | None:
     """The ending after a settlement; None when it was refused: then nothing may be said."""
     if not settled.ok:
         return None
-    return Ending(settled.run_id, attempt, settled.status, settled.error, settled.next_run_id)
+    return Ending(
+        settled.run_id, attempt, settled.status, settled.error, settled.next_run_id, events
+    )
 
 
 def of_released(released: Released) -> Ending:
@@ -52,7 +56,8 @@ async def announce(ending: Ending, ends: EventEnds, dispatcher: Dispatcher) -> N
         status = ending.status or RunStatus.INTERRUPTED
         told = status in _ERRORS and ending.error is not None
         error = orjson.dumps(ending.error) if told else None
-        end = ends.end(str(ending.run_id), ending.attempt, status.value, error)
+        run_id, attempt = str(ending.run_id), ending.attempt
+        end = ends.end(run_id, attempt, status.value, error, ending.events)
     else:
         end = asyncio.sleep(0)
     if ending.next_run_id is None:

@@ -25,7 +25,8 @@ _LAST_NUMBER = 2**64 - 1
 class Entry:
     """One stored entry: the event, its id as numbers, and its number within the attempt.
 
-    seq is 0 for entries that are not numbered: the end, and the error before it.
+    seq is 0 for entries that are not numbered, and for the error and the end of an attempt of which
+    nobody knows how many events it wrote; else the first of these takes the number after the last.
     """
 
     at: EntryId
@@ -103,10 +104,13 @@ class Cursor:
             event = entry.event
             if event.attempt < self.attempt:
                 continue
-            if event.name == END_EVENT:
-                return [*news, event] if with_end else news, True
             if event.attempt > self.attempt:
                 self.attempt, self.seq = event.attempt, 0
+            if event.name == END_EVENT:
+                # One that starts in the middle and meets nothing but the end has missed nothing.
+                if self.known and entry.seq > self.seq + 1:
+                    news.append(self._gap(entry))
+                return [*news, event] if with_end else news, True
             if entry.seq:
                 if entry.seq <= self.seq:
                     continue

@@ -7,8 +7,10 @@ come later.
 
 import asyncio
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -22,6 +24,7 @@ from actors.child.protocol import (
     FIELD_ATTEMPT,
     FIELD_DATA,
     FIELD_NAME,
+    FIELD_SEQ,
     WAKE_CHANNEL,
     events_key,
 )
@@ -48,6 +51,7 @@ class _End:
     attempt: int
     status: str
     error: bytes | None
+    events: int | None
     given_up_at: float
     noted: asyncio.Event = field(default_factory=asyncio.Event)
     """Written, or known that this will take long: no reason for the caller to wait."""
@@ -91,10 +95,17 @@ class RedisEventEnds:
             self._begun[thread_id] = None
             self._any.set()
 
-    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+    async def end(
+        self,
+        run_id: str,
+        attempt: int,
+        status: str,
+        error: bytes | None = None,
+        events: int | None = None,
+    ) -> None:
         """See ``EventEnds.end``. Returns when it is written; soon, anyhow, if Redis is gone."""
         given_up_at = asyncio.get_running_loop().time() + _KEEP_SECONDS
-        end = _End(str(run_id), attempt, status, error, given_up_at)
+        end = _End(str(run_id), attempt, status, error, events, given_up_at)
         self._waiting.append(end)
         self._idle.clear()
         self._any.set()
@@ -142,16 +153,8 @@ class RedisEventEnds:
                 _ = pipeline.publish(WAKE_CHANNEL, f"{THREAD_MARK}{thread_id}")
             for end in batch:
                 key = events_key(end.run_id)
-                attempt = str(end.attempt).encode()
-                if end.error is not None:
-                    _ = pipeline.xadd(
-                        key,
-                        {FIELD_NAME: b"error", FIELD_DATA: end.error, FIELD_ATTEMPT: attempt},
-                    )
-                status = orjson.dumps({"status": end.status})
-                _ = pipeline.xadd(
-                    key, {FIELD_NAME: END_EVENT, FIELD_DATA: status, FIELD_ATTEMPT: attempt}
-                )
+                for entry in _entries(end):
+                    _ = pipeline.xadd(key, entry)
                 _ = pipeline.expire(key, self._ttl)
                 _ = pipeline.publish(WAKE_CHANNEL, end.run_id + END_MARK)
             refused = [
@@ -170,3 +173,14 @@ class RedisEventEnds:
         if len(kept) < len(self._waiting):
             log.warning("gave up on ends of runs", runs=len(self._waiting) - len(kept))
         self._waiting = kept
+
+
+def _entries(end: _End) -> Iterator[dict[Any, Any]]:
+    """The error, if any, and the end. The first of them takes the number after the last event's."""
+    attempt = str(end.attempt).encode()
+    number = {} if end.events is None else {FIELD_SEQ: str(end.events + 1).encode()}
+    if end.error is not None:
+        yield {FIELD_NAME: b"error", FIELD_DATA: end.error, FIELD_ATTEMPT: attempt, **number}
+        number = {}
+    status = orjson.dumps({"status": end.status})
+    yield {FIELD_NAME: END_EVENT, FIELD_DATA: status, FIELD_ATTEMPT: attempt, **number}

@@ -96,7 +96,14 @@ class MemoryEventLog:
         """See ``EventEnds.begin``."""
         self._threads.wake(thread_id)
 
-    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+    async def end(
+        self,
+        run_id: str,
+        attempt: int,
+        status: str,
+        error: bytes | None = None,
+        events: int | None = None,
+    ) -> None:
         """See ``EventEnds.end``."""
         run_id = str(run_id)
         log = self._log(run_id)

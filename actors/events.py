@@ -100,10 +100,18 @@ class EventEnds(Protocol):
         """Wakes who follows the thread: a run of it has started. Neither waits nor raises."""
         ...
 
-    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+    async def end(
+        self,
+        run_id: str,
+        attempt: int,
+        status: str,
+        error: bytes | None = None,
+        events: int | None = None,
+    ) -> None:
         """Appends the ``error`` event, if any, and the end marker, and wakes all readers.
 
-        error: JSON bytes ``{"error": class, "message": text}``. Never raises for a Redis that is
-        gone: readers find the end in the row.
+        error: JSON bytes ``{"error": class, "message": text}``. events: how many the attempt wrote,
+        if that is known: readers then see whether the last of them are missing. Never raises for a
+        Redis that is gone: readers find the end in the row.
         """
         ...

@@ -180,7 +180,7 @@ class Leases:
                 return None if released is None else of_released(released)
             case _:
                 settled = await self._settlements.submit(settlement(outcome, claimed))
-                return of_settled(settled, claimed.attempt)
+                return of_settled(settled, claimed.attempt, outcome.ended.events)
 
     async def _persist(self, write: Callable[[], Awaitable[Answer]]) -> Answer:
         while True:

@@ -18,12 +18,14 @@ class Ended:
     next: names of the nodes left to do; not empty means that the thread is interrupted.
     result: what ``wait`` and ``join`` answer (the values, with ``__interrupt__`` at an interrupt);
         None when it equals ``values``.
+    events: how many events the attempt wrote, if that is known.
     """
 
     values: bytes | None = None
     interrupts: bytes = b"{}"
     next: tuple[str, ...] = ()
     result: bytes | None = None
+    events: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

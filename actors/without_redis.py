@@ -47,5 +47,12 @@ class MuteEnds:
     def begin(self, thread_id: UUID) -> None:
         """See ``EventEnds.begin``: followers find the run by looking."""
 
-    async def end(self, run_id: str, attempt: int, status: str, error: bytes | None = None) -> None:
+    async def end(
+        self,
+        run_id: str,
+        attempt: int,
+        status: str,
+        error: bytes | None = None,
+        events: int | None = None,
+    ) -> None:
         """See ``EventEnds.end``."""

@@ -13,6 +13,7 @@ gap is never silent.
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Iterable
@@ -128,6 +129,7 @@ class EventWriter:
         self._places = 0
         self._settled = 0  # place up to which every entry is in Redis or in a gap
         self._away_since: float | None = None
+        self._written_at = 0.0
         self._work = asyncio.Event()
         self._watchers: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -175,11 +177,23 @@ class EventWriter:
         self._size += len(packed)
         self._work.set()
 
-    async def flush(self, run_id: str) -> None:
-        """Returns when all that was put for the run so far is in Redis."""
-        log = self._logs.get(run_id)
+    async def flush(self, run_id: str, patience: float = math.inf) -> bool:
+        """Returns when all that was put for the run so far is in Redis.
+
+        False when nothing at all could be written for ``patience`` seconds: what waits because
+        there is much of it is worth waiting for, what waits because Redis is away is not.
+        """
+        log, begun = self._logs.get(run_id), monotonic()
         while log is not None and (log.place > self._settled or run_id in self._gaps):
+            if monotonic() - max(begun, self._written_at) > patience:
+                return False
             await self._movement()
+        return True
+
+    def count(self, run_id: str) -> int:
+        """How many events were put for the run's present attempt; 0 once it is forgotten."""
+        log = self._logs.get(run_id)
+        return 0 if log is None else log.number
 
     def forget(self, run_id: str) -> None:
         """Frees what is remembered of a run that puts no more. What waits is still written."""
@@ -199,7 +213,7 @@ class EventWriter:
                     failures += 1
                     await self._pause(connection, failures, error)
                 else:
-                    failures, self._away_since = 0, None
+                    failures, self._away_since, self._written_at = 0, None, monotonic()
                     self._acknowledge(entries, gaps)
         finally:
             await _hang_up(connection)

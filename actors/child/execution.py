@@ -35,8 +35,17 @@ async def execute(
         return await runner.run(start, graph, fenced, store, emit)
 
 
-def outcome(run_id: str, attempt: int, work: Work, code: "asyncio.Task[runner.Result]") -> Frame:
-    """The outcome frame of an attempt whose code has ended."""
+def outcome(
+    run_id: str,
+    attempt: int,
+    work: Work,
+    code: "asyncio.Task[runner.Result]",
+    events: int | None = None,
+) -> Frame:
+    """The outcome frame of an attempt whose code has ended.
+
+    events: how many it put; its end then shows whether some are missing.
+    """
     result = _result(code)
     # A graph that swallowed the stop and went on to its end was stopped nevertheless.
     is_swallowed = work.stopped and result.end == "succeeded"
@@ -45,6 +54,7 @@ def outcome(run_id: str, attempt: int, work: Work, code: "asyncio.Task[runner.Re
         "attempt": attempt,
         "end": "cancelled" if is_swallowed else result.end,
         "next": result.next,
+        "events": events,
     }
     if result.end == "failed":
         head |= {"error": result.error, "message": result.message}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +158,9 @@ class GraphProcess:
             await self._threads_have_left(work)
         work.ended = True
         await self._flush(attempt)
-        self._pipe.send(execution.outcome(*attempt.key, work, code))
+        events = self._events.count(attempt.key[0])
+        self._events.forget(attempt.key[0])
+        self._pipe.send(execution.outcome(*attempt.key, work, code, events))
         del self._attempts[attempt.key]
         self._retire_when_empty()
 
@@ -181,12 +184,13 @@ class GraphProcess:
     async def _flush(self, attempt: Attempt) -> None:
         """Nobody may learn of the end before the events are there; but Redis may be away."""
         run_id, _ = attempt.key
-        try:
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._events.flush(run_id)
-        except TimeoutError:
+        written = False
+        with suppress(TimeoutError):
+            # Of a run that was stopped, nobody waits for more.
+            async with asyncio.timeout(FLUSH_SECONDS if attempt.work.stopped else None):
+                written = await self._events.flush(run_id, FLUSH_SECONDS)
+        if not written:
             _log.warning("outcome sent before its events", extra={"run_id": run_id})
-        self._events.forget(run_id)
 
     def _retire(self) -> None:
         self._retiring = True

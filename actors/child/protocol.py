@@ -14,8 +14,9 @@ Worker → graph process
     retire    {}                      end when the last run has ended
 Graph process → worker
     ready     {graphs: [...], broken: {graph_id: reason}}
-    outcome   {run_id, attempt, end, error, message, next, parts}   end: "succeeded" | "failed" |
-              "cancelled"; error and message only with "failed"; body: see ``pack_parts``
+    outcome   {run_id, attempt, end, error, message, next, events, parts}   end: "succeeded" |
+              "failed" | "cancelled"; error and message only with "failed"; events: how many were
+              put, or null; body: see ``pack_parts``
     pong      {n}
     answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
 """

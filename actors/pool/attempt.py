@@ -135,4 +135,5 @@ def _ended(frame: Frame) -> Ended:
         interrupts=parts.get("interrupts", b"{}"),
         next=tuple(frame.head.get("next", ())),
         result=parts.get("result"),
+        events=frame.head.get("events"),
     )

@@ -134,6 +134,18 @@ async def test_a_password(form: str, valkey: Valkey) -> None:
     assert valkey.events() == [("a", 1, 1, 1)]
 
 
+async def test_a_flush_waits_as_long_as_there_is_progress_and_no_longer(valkey: Valkey) -> None:
+    async with writer(url_of(valkey, "redis")) as events:
+        for _ in range(20_000):
+            await events.put(RUN, 1, "e", b"0")
+        assert await events.flush(RUN, patience=5)
+        assert events.count(RUN) == 20_000
+        assert len(valkey.events()) == 20_000
+        valkey.client.client_pause(3000)  # milliseconds
+        await events.put(RUN, 1, "e", b"0")
+        assert not await events.flush(RUN, patience=0.5)
+
+
 async def test_a_new_attempt_counts_from_one(valkey: Valkey) -> None:
     async with writer(url_of(valkey, "redis")) as events:
         for attempt in (1, 1, 2):

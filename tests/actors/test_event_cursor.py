@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.event_cursor import Cursor, Entry, format_id, parse_cursor
-from actors.events import GAP_EVENT, LIVE, Event
+from actors.events import END_EVENT, GAP_EVENT, LIVE, Event
 
 
 def _entries(written: list[tuple[int, int]]) -> list[Entry]:
@@ -56,6 +56,28 @@ def test_who_goes_on_from_an_event_sees_what_followed_it(
     cursor = Cursor(known=False)
     cursor.take(entries[: place + 1])
     assert cursor.take(entries[place + 1 :])[0] == seen[seen.index(last) + 1 :]
+
+
+def _end(attempt: int, number: int) -> Entry:
+    return Entry((2, 0), Event("2-0", END_EVENT, b"{}", attempt), number)
+
+
+@given(st.integers(0, 5), st.integers(0, 5))
+def test_the_end_shows_whether_the_last_events_are_missing(written: int, stored: int) -> None:
+    entries = _entries([(1, number + 1) for number in range(min(stored, written))])
+    seen, ended = Cursor().take([*entries, _end(1, written + 1)])
+    assert ended
+    missing = written - min(stored, written)
+    gaps = [event.data for event in seen if event.name == GAP_EVENT]
+    assert gaps == ([b'{"missed":%d}' % missing] if missing else [])
+
+
+def test_an_end_tells_of_no_gap_to_whom_it_cannot_know() -> None:
+    in_the_middle = Cursor((1, 5), known=False)
+    assert in_the_middle.take([_end(1, 100)]) == ([], True)
+    assert Cursor().take([_end(1, 0)]) == ([], True)  # nobody knows how many there were
+    (_, gap), _ended = Cursor().take([*_entries([(1, 1)]), _end(2, 4)])
+    assert gap.data == b'{"missed":3}'
 
 
 @given(st.text())

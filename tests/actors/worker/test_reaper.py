@@ -29,7 +29,7 @@ class Heard:
     async def run(self, run_id):
         self.sent.append(UUID(str(run_id)))
 
-    async def end(self, run_id, attempt, status, error=None):
+    async def end(self, run_id, attempt, status, error=None, events=None):
         self.ends.append((UUID(run_id), attempt, status, error))
 
 
