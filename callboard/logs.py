@@ -56,7 +56,11 @@ def configure(part: str) -> None:
 def _rendered() -> list[Processor]:
     if _as_json():
         return [structlog.processors.format_exc_info, _to_json]
-    return [_without_part, structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())]
+    # The default draws every frame with its variables: secrets in the log, and seconds in which
+    # nothing else happens.
+    plain = structlog.dev.plain_traceback
+    colors = sys.stdout.isatty()
+    return [_without_part, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
 
 
 def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
