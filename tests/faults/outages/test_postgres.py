@@ -141,7 +141,7 @@ async def test_an_outage_costs_no_run_anything(
 
 
 async def test_backends_that_are_terminated_again_and_again_cost_nothing(
-    topology: Any, client: LangGraphClient, postgres: Service, tmp_path: Path, side_effects: Any
+    topology: Any, postgres: Service, side_effects: Any, eventually: Callable[..., Any]
 ) -> None:
     """Under load: no process ends, no accepted run is lost, none is done twice."""
     parts = {
@@ -174,9 +174,10 @@ async def test_backends_that_are_terminated_again_and_again_cost_nothing(
         for _ in range(4):
             group.create_task(load())
         group.create_task(terminate())
-    for run_id in accepted:
-        (row,) = topology.query("SELECT thread_id FROM runs WHERE run_id = %s", run_id)
-        await client.runs.join(str(row["thread_id"]), run_id)
+    unfinished = "SELECT FROM runs WHERE run_id = ANY(%s::uuid[]) AND finished_at IS NULL"
+    await asyncio.to_thread(
+        eventually, lambda: not topology.query(unfinished, accepted), "the accepted runs end"
+    )
     ends = topology.query(
         "SELECT status, attempt, count(*) AS n FROM runs WHERE run_id = ANY(%s::uuid[])"
         " GROUP BY 1, 2",
