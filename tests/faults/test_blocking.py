@@ -33,7 +33,13 @@ def environment() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("what", STUCK)
+RARER = {"time.sleep in a sync node", "time.sleep in an async node"}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=pytest.mark.faults if what in RARER else ()) for what in STUCK],
+)
 async def test_stuck_code(
     topology: Any,
     client: LangGraphClient,

@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
     return {
         "WORKER_COUNT": "1",
         "N_JOBS_PER_WORKER": "2",
-        "SLOW_IMPORT_SECONDS": "8",
+        "SLOW_IMPORT_SECONDS": "6",
         "LEASE_DURATION_SECONDS": "4",
         "HEARTBEAT_INTERVAL_SECONDS": "1",
     }

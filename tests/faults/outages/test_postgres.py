@@ -16,7 +16,7 @@ from tests.faults.outages.services import Service
 
 pytestmark = pytest.mark.topology
 
-AWAY_SECONDS = 5.0
+AWAY_SECONDS = 3.0
 _OTHERS = "datname = 'postgres' AND pid <> pg_backend_pid()"
 
 

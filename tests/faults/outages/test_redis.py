@@ -16,7 +16,7 @@ from tests.faults.outages.services import Service
 pytestmark = pytest.mark.topology
 
 Fault = Callable[[Service], Any]
-AWAY_SECONDS = 6.0
+AWAY_SECONDS = 4.0
 
 
 def _ask(valkey: Service, *command: str) -> None:
@@ -75,7 +75,7 @@ LASTING = [stopped, killed, frozen, out_of_memory]
 FAULTS = [
     pytest.param(stopped),
     pytest.param(flushed),
-    pytest.param(frozen),
+    pytest.param(frozen, marks=pytest.mark.faults),
     pytest.param(restarted, marks=pytest.mark.faults),
     pytest.param(killed, marks=pytest.mark.faults),
     pytest.param(disconnected, marks=pytest.mark.faults),
