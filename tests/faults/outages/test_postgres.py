@@ -185,4 +185,5 @@ async def test_backends_that_are_terminated_again_and_again_cost_nothing(
     )
     assert ends == [{"status": "success", "attempt": 1, "n": len(accepted)}]
     for kind, pids in parts.items():
-        assert [process.pid for process in topology.processes(kind)] == pids
+        # A spare may still have been starting.
+        assert set(pids) <= {process.pid for process in topology.processes(kind)}
