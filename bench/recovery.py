@@ -64,9 +64,10 @@ class Recovery:
         except httpx.TransportError:
             return False
 
-    def restless(self) -> None:
-        """Stops the runs that wait for ever."""
-        self.post("/runs/cancel", {"status": "all"})
+    def stop_runs(self) -> None:
+        """Stops the runs that run."""
+        running = {"status": "running"}  # 404 when there is none
+        httpx.post(f"{self.topology.url}/runs/cancel", json=running, timeout=60)
 
 
 def _until(sign: Callable[[], object]) -> None:
@@ -129,7 +130,7 @@ def redis_flushed(recovery: Recovery) -> float:
     recovery.valkey.forget()
     recovery.valkey.start()
     assert busy, "every slot is taken"
-    recovery.restless()
+    recovery.stop_runs()
     at = time.monotonic()
     effects.await_step("0:sleep")
     return time.monotonic() - at
@@ -212,5 +213,5 @@ def run(rounds: int) -> None:
                 for _ in range(rounds):
                     took.append(blow(recovery))
                     recovery.topology.await_ready()
-                    recovery.restless()
+                    recovery.stop_runs()
                 print(f"| {what} | {statistics.median(took):.1f} | {max(took):.1f} |", flush=True)
