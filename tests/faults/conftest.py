@@ -203,7 +203,12 @@ class Topology:
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
     """Settings of the topology; a module may override this fixture."""
-    return {"WORKER_COUNT": "2", "N_JOBS_PER_WORKER": "4", "CANCEL_GRACE_SECONDS": "1"}
+    return {
+        "WORKER_COUNT": "2",
+        "N_JOBS_PER_WORKER": "4",
+        "CANCEL_GRACE_SECONDS": "1",
+        "HEARTBEAT_INTERVAL_SECONDS": "2",  # it tells how many slots are free
+    }
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ def environment() -> dict[str, str]:
         "N_JOBS_PER_WORKER": "4",
         "CANCEL_GRACE_SECONDS": "1",
         "BG_JOB_MAX_RETRIES": "1",
+        "HEARTBEAT_INTERVAL_SECONDS": "2",
     }
 
 
