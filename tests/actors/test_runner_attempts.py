@@ -6,10 +6,12 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -46,8 +48,14 @@ class Killable(Executed):
         """Which nodes were executed, once for each time."""
         return self.file.read_text().split() if self.file.exists() else []
 
-    async def run_and_kill(self, body: dict[str, Any], mark: str) -> str:
-        """Executes the first attempt until its graph has left the mark; returns the run's id."""
+    async def run_and_kill(
+        self, body: dict[str, Any], mark: str, *, stored: str | None = None
+    ) -> str:
+        """Executes the first attempt until its graph has left the mark; returns the run's id.
+
+        stored: a channel that its command writes. LangGraph lets nodes begin before such a write is
+        committed; the attempt is killed only after that.
+        """
         run_id = str(uuid.uuid4())
         before = self.marks.count(mark)
         order = {
@@ -69,6 +77,8 @@ class Killable(Executed):
         while self.marks.count(mark) == before:
             assert process.returncode is None, "the attempt ended before it could be killed"
             await asyncio.sleep(0.01)
+        while stored is not None and stored not in await self.pending():
+            await asyncio.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         await process.wait()
         return run_id
@@ -76,6 +86,12 @@ class Killable(Executed):
     def let_go(self) -> None:
         """From now on nodes that wait for ever do not."""
         self.file.with_name("marks.go").touch()
+
+    async def pending(self) -> list[str]:
+        """The channels of the pending writes beside the thread's latest checkpoint."""
+        place = {"configurable": {"thread_id": self.thread_id, "checkpoint_ns": ""}}
+        head = await self.saver.aget_tuple(place)
+        return [channel for _, channel, _ in (head and head.pending_writes) or ()]
 
     async def state(self) -> dict[str, Any]:
         """The thread's state."""
@@ -89,6 +105,25 @@ def killable(saver: BatchingSaver, database_url: str, tmp_path: Path) -> Any:
         return Killable(graph_id, saver, database_url, tmp_path)
 
     return make
+
+
+@contextmanager
+def refused(database_url: str, channel: str) -> Iterator[None]:
+    """Meanwhile writes to a channel are refused in a way that the saver keeps trying."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(_REFUSE.replace("CHANNEL", channel))
+        yield
+        connection.execute("DROP FUNCTION refuse CASCADE")
+
+
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'not now' USING ERRCODE = 'serialization_failure';
+END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON checkpoint_writes FOR EACH ROW
+WHEN (NEW.channel = 'CHANNEL') EXECUTE FUNCTION refuse();
+"""
 
 
 def asked(state: dict[str, Any]) -> list[Any]:
@@ -142,7 +177,23 @@ class TestKilled:
         await thread.run({"input": {"trail": ["in"], "note": str(thread.file)}})
         thread.file.with_name("marks.go").unlink()
         body = {"command": {"update": {"trail": ["updated"]}, "goto": "wait"}}
-        run_id = await thread.run_and_kill(body, "wait")
+        run_id = await thread.run_and_kill(body, "wait", stored="trail")
+        thread.let_go()
+        await thread.run(body, run_id, attempt=2)
+        trail = ["in", "a", "wait", "b", "updated", "wait", "b"]
+        assert (await thread.state())["values"]["trail"] == trail
+
+    async def test_an_update_that_was_not_stored_is_not_lost(
+        self, killable: Any, database_url: str
+    ) -> None:
+        thread = killable("waits")
+        thread.let_go()
+        await thread.run({"input": {"trail": ["in"], "note": str(thread.file)}})
+        thread.file.with_name("marks.go").unlink()
+        body = {"command": {"update": {"trail": ["updated"]}, "goto": "wait"}}
+        with refused(database_url, "trail"):
+            run_id = await thread.run_and_kill(body, "wait")
+            assert "trail" not in await thread.pending()
         thread.let_go()
         await thread.run(body, run_id, attempt=2)
         trail = ["in", "a", "wait", "b", "updated", "wait", "b"]
@@ -156,7 +207,7 @@ class TestKilled:
         await thread.run({"input": {"trail": ["in"], "note": str(thread.file)}})
         thread.file.with_name("marks.go").unlink()
         body = {"command": {"update": {"trail": ["updated"]}, "goto": "wait"}}
-        await thread.run_and_kill(body, "wait")  # this run is given up
+        await thread.run_and_kill(body, "wait", stored="trail")  # this run is given up
         thread.let_go()
         await thread.run(body, attempt=2)  # another one, of which nothing is stored
         assert (await thread.state())["values"]["trail"].count("updated") == 2
