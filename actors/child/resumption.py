@@ -142,7 +142,7 @@ async def _commanded(
     writes = target.pending_writes or []
     mark = _mark(writes, start.run_id)
     if mark is None:
-        asked = _open_questions(writes)
+        asked = [] if resume is None else await _questions(target, graph)
         mark = {"run_id": start.run_id, "asked": asked, "written": _written(writes)}
         mark_id = str(uuid.uuid5(uuid.UUID(start.run_id), _MARK))
         await saver.aput_writes(target.config, [(_MARK, mark)], mark_id)
@@ -160,6 +160,19 @@ async def _commanded(
             await saver.aput_writes(target.config, [(_RESUME, None)], _NO_TASK)
             resume = None
     return command_of(resume, update, goto)
+
+
+async def _questions(target: CheckpointTuple, graph: "Pregel[Any, Any, Any, Any]") -> list[str]:
+    """Ids of the questions that the thread waits with.
+
+    The root does not hear of a change to a subgraph's state, after which that subgraph asks anew,
+    under another id: what the root knows then is nobody's question any more.
+    """
+    asked = _open_questions(target.pending_writes or [])
+    if not asked or next(graph.get_subgraphs(), None) is None:
+        return asked
+    still_open = set(_open_in(await graph.aget_state(target.config, subgraphs=True)))
+    return [question for question in asked if question in still_open]
 
 
 def _only_ends(command: Mapping[str, Any]) -> bool:

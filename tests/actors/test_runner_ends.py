@@ -84,6 +84,31 @@ class TestSucceeded:
             assert list(parts(thread)["interrupts"]) == [state["tasks"][0]["id"]]
             assert parts(thread)["values"] == {"trail": ["in", "root"]}
 
+    @pytest.mark.parametrize(
+        ("depth", "as_node", "added"),
+        [(1, None, ["new", "leaf"]), (2, "leaf", ["leaf", "new"])],
+        ids=["of the child", "of the grandchild"],
+    )
+    async def test_a_lone_answer_after_a_change_of_a_subgraphs_state(
+        self, depth: int, as_node: str | None, added: list[str]
+    ) -> None:
+        thread = Executed("nested")
+        await thread.run({"input": {"trail": ["in"]}})
+        place: dict[str, Any] = {}
+        for _ in range(depth):
+            _, state = await thread.inspect("state", checkpoint=place)
+            place = state["tasks"][0]["checkpoint"]
+        values = {"trail": ["new"]}
+        status, _ = await thread.inspect(
+            "update_state", values=values, checkpoint=place, as_node=as_node
+        )
+        assert status == 200
+        await thread.run({"command": {"resume": "yes"}})
+        assert thread.result is not None
+        assert thread.result.next == ()
+        trail = parts(thread)["values"]["trail"]
+        assert trail[-3:] == [*added, "answer:yes"]
+
     async def test_a_breakpoint_is_no_question(self) -> None:
         thread = Executed("breakpoint_inside")
         await thread.run({"input": {"trail": ["in"]}})
