@@ -3,9 +3,15 @@
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 from operator import attrgetter
 
 from actors.event_cursor import FIRST, Entry, EntryId
+
+PAGE_EVENTS = 128
+PAGE_BYTES = 64 * 1024
+"""A page ends with the entry that reaches either of these: so it holds less than so many bytes, and
+one entry more, which may be larger. That much is all that a reader takes at once."""
 
 
 class Feed:
@@ -42,10 +48,15 @@ class Feed:
             del self.entries[:drop]
         self.tell()
 
-    def after(self, at: EntryId, most: int) -> list[Entry]:
-        """The next entries after a place, as far as they are held."""
+    def after(self, at: EntryId) -> list[Entry]:
+        """The next entries after a place, as far as they are held: a page at most."""
         start = bisect_right(self.entries, at, key=attrgetter("at"))
-        return self.entries[start : start + most]
+        end, room = start, PAGE_BYTES
+        for entry in islice(self.entries, start, start + PAGE_EVENTS):
+            if room <= 0:
+                break
+            end, room = end + 1, room - entry.size
+        return self.entries[start:end]
 
     def close(self) -> None:
         """Nothing will come any more."""

@@ -22,7 +22,6 @@ from actors.tasks import stop, supervise
 from persistence.engine import Database
 from persistence.thread_runs import StartedRun
 
-_BATCH = 128
 _SOON_SECONDS = 0.1
 _IDLE_SECONDS = 3.0
 _END_GRACE_SECONDS = 0.5
@@ -131,7 +130,7 @@ class MemoryEventLog:
             cursor = _place(log, after)
             while True:
                 news = log.news
-                if entries := log.after(cursor.at, _BATCH):
+                if entries := log.after(cursor.at):
                     events, ended = cursor.take(entries, with_end=with_end)
                     if events:
                         yield events
@@ -167,7 +166,7 @@ class MemoryEventLog:
             yield []
             while True:
                 news = log.news
-                if entries := log.after(cursor.at, _BATCH):
+                if entries := log.after(cursor.at):
                     yield cursor.take(entries)[0]
                 else:
                     await news.wait()

@@ -3,6 +3,7 @@
     PUBLISH ──▶ _listen ──▶ dirty feeds ──▶ _read_on ──▶ ring of the feed ──▶ subscriber's cursor
                 one connection              pages of many runs           └──▶ pages of its own for
                 for the process             in one round trip                 who is behind the ring
+                                                                              (see event_pages)
 
 Every subscriber is a cursor, and both ways lead through the same stream in the same order: there is
 no seam between replay and live, so no gap and no duplicate. A wake-up carries nothing but a run's
@@ -24,7 +25,8 @@ from redis.exceptions import RedisError
 from actors import redis_connections
 from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
-from actors.event_feed import Feed
+from actors.event_feed import PAGE_BYTES, PAGE_EVENTS, Feed
+from actors.event_pages import entries_of, latest, page
 from actors.event_rows import RowWatch
 from actors.event_threads import POLL_SECONDS, ThreadWatch
 from actors.event_updates import StateUpdates
@@ -42,9 +44,7 @@ RING_EVENTS = 256
 RING_BYTES = 256 * 1024
 """What one watched run keeps at hand, at most (a single greater event is kept none the less)."""
 
-_PAGE_BYTES = 64 * 1024
-_PAGE_EVENTS = 128
-_FIRST_PAGE = 32
+_SMALL_PAGE = 8
 _FEEDS_PER_ROUND_TRIP = 64
 _ENTRIES_BEHIND = 8
 """How far back a cursor looks to learn its attempt and number: the entry itself, and a few more in
@@ -79,15 +79,18 @@ class _Feed(Feed):
         """Whether ``floor`` and ``last`` are known: the first reply from Redis tells."""
         self.last = FIRST
         """The ring holds every entry after ``floor``, up to this one."""
-        self.page = _FIRST_PAGE
-        """How many entries make about one page, by their size so far."""
+        self.page = _SMALL_PAGE
+        """How many entries the next page has at most."""
         self.terminal = False
         """The row is terminal: a read that began after this was known, and found nothing, ends."""
         self.failed = False
         """The last read was refused, though Redis was there."""
 
     def place(self, last: Sequence[Entry]) -> None:
-        """Begins after the stream's last entry; before it the subscribers read for themselves."""
+        """Begins after the stream's last entry, of which ``last`` consists if there is one.
+
+        Up to there the subscribers read for themselves.
+        """
         self.placed = True
         if last:
             self.floor = self.last = last[-1].at
@@ -103,13 +106,17 @@ class _Feed(Feed):
 
     def held_after(self, at: EntryId) -> list[Entry] | None:
         """The next entries after a place, from the ring; None for who has fallen out of it."""
-        return None if at < self.floor else self.after(at, _PAGE_EVENTS)
+        return None if at < self.floor else self.after(at)
 
     def measure(self, entries: Sequence[Entry]) -> None:
-        """Fits the size of the next page to what entries of this run weigh."""
+        """Fits the next page to what came: as heavy, and never more than twice as many.
+
+        What comes may be much greater than what came; the few of a small page are bearable.
+        """
         if entries:
             average = sum(found.size for found in entries) // len(entries) + 1
-            self.page = max(1, min(_PAGE_EVENTS, _PAGE_BYTES // average))
+            many = min(PAGE_EVENTS, max(_SMALL_PAGE, 2 * len(entries)))
+            self.page = max(1, min(many, PAGE_BYTES // average))
 
     def _note_end(self, added: Entry) -> None:
         if added.event.name == END_EVENT:
@@ -183,6 +190,7 @@ class RedisEventReader:
                         continue
                 if entries:
                     events, ended = cursor.take(entries, with_end=with_end)
+                    del entries  # the taker alone holds them while it is away
                     if events:
                         yield events
                     if ended:
@@ -200,12 +208,11 @@ class RedisEventReader:
     async def tip(self, run_id: str) -> str:
         """See ``EventReader.tip``."""
         try:
-            found = await self._asked(
-                self._redis.xrevrange(events_key(str(UUID(run_id))), "+", "-", count=1)
-            )
+            reply = await self._asked(latest(self._redis, events_key(str(UUID(run_id))), 1))
         except (RedisError, OSError):
             return START
-        return found[0][0].decode() if found else START
+        last = entries_of(reply)
+        return last[0].event.id if last else START
 
     def runs_of(self, thread_id: UUID) -> AsyncGenerator[list[StartedRun], None]:
         """See ``EventReader.runs_of``."""
@@ -251,18 +258,17 @@ class RedisEventReader:
         while True:
             news = feed.news
             try:
-                found = await self._asked(
-                    self._redis.xrevrange(feed.key, upper, "-", count=_ENTRIES_BEHIND)
-                )
+                reply = await self._asked(latest(self._redis, feed.key, _ENTRIES_BEHIND, upper))
             except (RedisError, OSError):
                 if feed.over:
                     return None
                 await _wait(news, _PAUSE_MAX)
                 continue
+            found = entries_of(reply)
             if not found and at is None:
                 return Cursor()
             cursor = Cursor(known=False)
-            _, ended = cursor.take(reversed(_entries(found)))
+            _, ended = cursor.take(reversed(found))
             cursor.at = at or cursor.at
             return None if ended else cursor
 
@@ -273,13 +279,10 @@ class RedisEventReader:
         the ring, and the numbers it meets there tell what is missing.
         """
         try:
-            found = await self._asked(
-                self._redis.xrange(feed.key, f"({format_id(cursor.at)}", "+", count=feed.page)
-            )
+            reply = await self._asked(page(self._redis, feed.key, cursor.at))
         except (RedisError, OSError):
             return None
-        entries = _entries(found)
-        feed.measure(entries)
+        entries = entries_of(reply)
         if not entries:
             cursor.at = max(cursor.at, feed.floor)
         return entries
@@ -408,7 +411,8 @@ class RedisEventReader:
             log.warning("events of a run cannot be read", run_id=feed.run_id, error=str(reply))
             self._rows.watch(feed.run_id, _OUTAGE_SECONDS)
             return
-        entries = _entries(reply)
+        # redis-py gives None for the fields of an entry that was deleted while it was read.
+        entries = [entry(entry_id, fields) for entry_id, fields in reply if fields]
         feed.measure(entries)
         if not feed.placed:
             feed.place(entries)
@@ -462,11 +466,6 @@ class RedisEventReader:
         else:
             feed.close()
         return _OUTAGE_SECONDS
-
-
-def _entries(reply: Any) -> list[Entry]:
-    # redis-py gives None for the fields of an entry that was deleted while it was read.
-    return [entry(entry_id, fields) for entry_id, fields in reply if fields]
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -14,14 +14,14 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from actors.child.protocol import FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, WAKE_CHANNEL
-from actors.event_cursor import FIRST, entry, format_id, parse_cursor
+from actors.event_cursor import FIRST, parse_cursor
+from actors.event_pages import entries_of, latest, page
 from actors.events import UPDATE_EVENT, UPDATE_MARK, Event
 
 log = structlog.get_logger(__name__)
 
 _KEEP = 100
 _KEEP_SECONDS = 3600
-_PAGE = 32
 _RETRY_SECONDS = 1.0
 _SEND_SECONDS = 2.0
 
@@ -62,21 +62,19 @@ class StateUpdates:
         try:
             while at is None:
                 try:
-                    last = await self._asked(self._redis.xrevrange(key, "+", "-", count=1))
-                    at = entry(*last[0]).at if last else FIRST
+                    last = entries_of(await self._asked(latest(self._redis, key, 1)))
+                    at = last[0].at if last else FIRST
                 except (RedisError, OSError):
                     await asyncio.sleep(_RETRY_SECONDS)
             yield []
             while True:
                 woken.clear()
                 try:
-                    found = await self._asked(
-                        self._redis.xrange(key, f"({format_id(at)}", "+", count=_PAGE)
-                    )
+                    reply = await self._asked(page(self._redis, key, at))
                 except (RedisError, OSError):
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
-                entries = [entry(entry_id, fields) for entry_id, fields in found if fields]
+                entries = entries_of(reply)
                 if entries:
                     at = entries[-1].at
                     yield [one.event for one in entries]

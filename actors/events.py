@@ -51,7 +51,8 @@ class EventReader(Protocol):
         """Yields batches of events after the cursor, in order and each once, until the run's end.
 
         Ends by itself after the end marker, or when the row is terminal and nothing more is
-        stored, or when the row is gone. An empty batch is never yielded. Entries of an attempt
+        stored, or when the row is gone. An empty batch is never yielded, and one that is yielded
+        is its taker's own: in bytes a page at most (see ``event_feed``). Entries of an attempt
         older than one already seen are dropped, and so are repeats of a batch sent twice; what is
         missing is marked by a ``GAP_EVENT``. ``after`` is START, LIVE, or an event's id (a text
         that is none counts as LIVE). The subscription begins when the first batch is asked for.

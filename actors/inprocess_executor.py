@@ -21,7 +21,8 @@ from actors.child import execution, introspect, runner
 from actors.child.loader import Graphs
 from actors.child.saver import BatchingSaver
 from actors.child.state_serde import StateSerializer
-from actors.child.stop import GraphThreads, Work, task_factory
+from actors.child.steps import task_factory
+from actors.child.stop import GraphThreads, Work
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
 from actors.event_memory import MemoryEventLog
@@ -146,7 +147,7 @@ class InProcessExecutor:
             return outcome
         finally:
             clock.cancel()
-            running.work.ended = True
+            running.work.end()
             del self._running[running.attempt.key]
             self.release()
 

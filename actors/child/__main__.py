@@ -23,6 +23,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from actors.child import loopback
+from actors.child.board import Board
 from actors.child.control import ORPHANED, Control
 from actors.child.loader import Graphs
 from actors.child.logs import log_to_stderr
@@ -32,6 +33,9 @@ from actors.child.store_config import StoreConfig
 
 FD_VARIABLE = "CALLBOARD_CHILD_FD"
 """Environment variable that names the inherited socket."""
+
+BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
+"""Environment variable that names the inherited file of the board."""
 
 _INIT_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +59,7 @@ def main() -> None:
     sys.setswitchinterval(settings.switch_interval)
 
     loop = asyncio.new_event_loop()
-    process = GraphProcess(pipe, settings, loop)
+    process = GraphProcess(pipe, _inherited_board(settings.concurrency), settings, loop)
     control = Control(pipe, process.ladder, process.receive, settings.lease_seconds)
     for frame in frames[1:]:
         process.receive(frame)
@@ -94,6 +98,14 @@ def _inherited_socket() -> socket.socket:
     # A forked grandchild that kept it open would hide our death from the worker.
     os.register_at_fork(after_in_child=connection.close)
     return connection
+
+
+def _inherited_board(slots: int) -> Board:
+    fd = int(os.environ.pop(BOARD_FD_VARIABLE))
+    try:
+        return Board(fd, slots)
+    finally:
+        os.close(fd)
 
 
 def _die_with_parent() -> None:

@@ -62,6 +62,11 @@ def outcome(
     return Frame("outcome", head, body)
 
 
+def untouched(run_id: str, attempt: int) -> Frame:
+    """The outcome frame of an attempt whose start came too late: none of its code was executed."""
+    return Frame("outcome", {"run_id": run_id, "attempt": attempt, "end": "untouched"})
+
+
 def _result(code: "asyncio.Task[runner.Result]") -> runner.Result:
     """How the run's code ended, also when it ended outside the graph: in a factory, say."""
     try:

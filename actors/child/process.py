@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import orjson
@@ -14,13 +15,15 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from actors.child import execution, introspect, runner
+from actors.child.board import Board
 from actors.child.events import EventWriter
 from actors.child.loader import Graphs
 from actors.child.pipe import Pipe
 from actors.child.protocol import Frame
 from actors.child.saver import BatchingSaver
 from actors.child.state_serde import StateSerializer
-from actors.child.stop import GraphThreads, Ladder, Work, task_factory
+from actors.child.steps import task_factory
+from actors.child.stop import GraphThreads, Ladder, Work
 from actors.child.store import GraphStore
 from actors.child.store_config import StoreConfig
 
@@ -60,7 +63,9 @@ class Attempt:
     """A run in this process, from its start frame to its outcome."""
 
     frame: Frame
-    work: Work = field(default_factory=Work)
+    work: Work
+    slot: int
+    expires_at: float
 
     @property
     def key(self) -> tuple[str, int]:
@@ -71,9 +76,12 @@ class Attempt:
 class GraphProcess:
     """Runs what the worker starts, stops what it stops, answers what it asks."""
 
-    def __init__(self, pipe: Pipe, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, pipe: Pipe, board: Board, settings: Settings, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Must be made in the main thread; ``receive`` may be called from then on."""
         self._pipe = pipe
+        self._board = board
         self._settings = settings
         self._loop = loop
         # Twice the runs, and more: a thread that a stopped run left behind, in C code, is occupied
@@ -115,7 +123,8 @@ class GraphProcess:
         """Takes a frame. Whatever needs the loop is handed to it; a stop does not wait for that."""
         match frame.kind:
             case "start":
-                attempt = Attempt(frame)
+                slot, expires_at = frame.head.pop("slot"), frame.head.pop("expires_at")
+                attempt = Attempt(frame, Work(self._board, slot), slot, expires_at)
                 self._attempts[attempt.key] = attempt
                 self._on_loop(self._perform, attempt)
             case "stop":
@@ -152,15 +161,25 @@ class GraphProcess:
         """One attempt, from start to outcome. Not in the run's own context: no stop can hit it."""
         await self._open.wait()
         work = attempt.work
+        self._board.begin(attempt.slot)
+        # In this order: what the worker, after that time, reads as not taken up never will be.
+        if monotonic() > attempt.expires_at:
+            self._board.clear(attempt.slot)
+            self._pipe.send(execution.untouched(*attempt.key))
+            self._forget(attempt)
+            return
         code = work.start(self._execute(attempt.frame))
         await asyncio.wait({code})
         if work.stopped:
             await self._threads_have_left(work)
-        work.ended = True
+        work.end()
         await self._flush(attempt)
         events = self._events.count(attempt.key[0])
         self._events.forget(attempt.key[0])
         self._pipe.send(execution.outcome(*attempt.key, work, code, events))
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
         del self._attempts[attempt.key]
         self._retire_when_empty()
 

@@ -7,7 +7,9 @@ stdout, so nothing that user code prints can corrupt them.
 
 Worker → graph process
     init      {project, database_url, redis_url, settings…}  first: what to load, where to write
-    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata}  body: run's kwargs
+    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata, slot, expires_at}
+              body: run's kwargs; slot: its place on the board (``board.py``); expires_at: what was
+              not taken up by then never is (time.monotonic(): one clock for all processes)
     stop      {run_id, attempt, step}  step: "cancel" (task) | "interrupt" (thread or coroutine)
     ping      {n}                     answered by the event loop: proves that it turns
     inspect   {id, op}                body: arguments
@@ -15,8 +17,9 @@ Worker → graph process
 Graph process → worker
     ready     {graphs: [...], broken: {graph_id: reason}}
     outcome   {run_id, attempt, end, error, message, next, events, parts}   end: "succeeded" |
-              "failed" | "cancelled"; error and message only with "failed"; events: how many were
-              put, or null; body: see ``pack_parts``
+              "failed" | "cancelled" | "untouched" (its start had expired; nothing else is said);
+              error and message only with "failed"; events: how many were put, or null; body: see
+              ``pack_parts``
     pong      {n}
     answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
 """

@@ -25,6 +25,8 @@ from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from actors.child.board import Board
+
 T = TypeVar("T")
 
 TICK_SECONDS = 0.05
@@ -59,14 +61,19 @@ class Work:
 
     ``stop_requested`` is set by the control thread, at once; ``stopped`` when the code was really
     hit by it, so that a run that came to its end just before is not said to have been stopped.
+
+    board, slot: where it shows who executes its code; ``slot`` is 0 when that is nobody's business.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, board: Board | None = None, slot: int = 0) -> None:
+        self.board = board
+        self.slot = slot
         self.context: Context = copy_context()
         self.context.run(current_work.set, self)
         self.stop_requested = False
         self.stopped = False
         self.ended = False
+        self._held_back = False
         self.cancelled_at = 0.0
         self.task: asyncio.Task[Any] | None = None
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -86,6 +93,33 @@ class Work:
             self.stopped = True
             self.cancelled_at = monotonic()
             self.task.cancel()
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the worker gave the run to another process: no step of it may begin here."""
+        return self.board is not None and self.board.is_withdrawn(self.slot)
+
+    def holds_back(self, *, is_root: bool) -> bool:
+        """Whether a step that is due has to wait, now that the run was withdrawn.
+
+        The first one does, and cancels the run's task; the others until that has ended it, but not
+        for ever: among them may be a library's task that serves many runs. What the run's own task
+        and those that it cancels do in order to end well is their right, as with any stop.
+
+        is_root: whether it is a step of the run's own task.
+        """
+        if not self._held_back:
+            self._held_back = True
+            self.cancel()
+            return True
+        if is_root or self.task is None or self.task.done():
+            return False
+        return monotonic() - self.cancelled_at < REPEAT_SECONDS
+
+    def end(self) -> None:
+        """Nothing of it is to be stopped any more; what it left behind shows on no board."""
+        self.ended = True
+        self.slot = 0
 
     def rouse(self) -> bool:
         """Raises in coroutines of the run that were cancelled and wait again nevertheless.
@@ -112,18 +146,6 @@ def _raise_in(task: "asyncio.Task[Any]") -> bool:
         return False
     waits_for.set_exception(Stopped())
     return True
-
-
-def task_factory(
-    loop: asyncio.AbstractEventLoop, code: Coroutine[Any, Any, Any], **options: Any
-) -> "asyncio.Task[Any]":
-    """Makes tasks that their run's ``Work`` knows of."""
-    task = asyncio.Task(code, loop=loop, **options)
-    context: Context | None = options.get("context")
-    work = current_work.get() if context is None else context.get(current_work)
-    if work is not None:
-        work.tasks.add(task)
-    return task
 
 
 class GraphThreads(ThreadPoolExecutor):
@@ -157,28 +179,38 @@ class GraphThreads(ThreadPoolExecutor):
     def _serve(
         self, work: Work, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
-        me = threading.get_ident()
+        me, slot = threading.get_ident(), work.slot
         try:
             with self._lock:
                 self._serving[me] = work
+                self._show(work.board, slot)
+            # In this order: the worker writes the one and then reads the other.
+            if work.is_withdrawn:
+                raise Stopped
             return fn(*args, **kwargs)
         except (SystemExit, KeyboardInterrupt) as error:
             raise as_failure(error) from error
         finally:
-            self._leave(me, work)
+            self._leave(me, work, slot)
 
-    def _leave(self, me: int, work: Work) -> None:
+    def _leave(self, me: int, work: Work, slot: int) -> None:
         """From here on the thread serves no run; an exception meant for this one must not stay."""
         while True:
             try:
                 with self._lock:
                     self._serving.pop(me, None)
+                    self._show(work.board, slot)
                     _raise_in_thread(me, None)
                 break
             except Stopped:  # it came while we were leaving
                 continue
         if work.stop_requested:
             self._loop.call_soon_threadsafe(work.threads_left.set)
+
+    def _show(self, board: Board | None, slot: int) -> None:
+        if board is not None and slot:
+            threads = sum(served.slot == slot for served in self._serving.values())
+            board.cells[board.threads + slot] = threads
 
 
 def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:

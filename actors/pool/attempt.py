@@ -40,19 +40,28 @@ class Draining:
 
 
 @dataclass(frozen=True, slots=True)
+class Displaced:
+    """Another run holds up the loop of its process; it shall go on elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class Revoked:
     """The lease is lost."""
 
 
-Stop = Asked | TooLong | Draining | Revoked
+Stop = Asked | TooLong | Draining | Displaced | Revoked
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A claimed run on its way through a graph process."""
+    """A claimed run on its way through a graph process.
+
+    slot: its place on the board of the process that it was given to.
+    """
 
     claimed: ClaimedRun
     outcome: asyncio.Future[Outcome]
+    slot: int = 0
     stop: Stop | None = None
     climbing: bool = False
 
@@ -83,7 +92,7 @@ def outranks(new: Stop, old: Stop | None) -> bool:
             return True
         case Asked(CancelAction.ROLLBACK), Asked(CancelAction.INTERRUPT):
             return True
-        case Asked(), Draining() | TooLong():
+        case Asked(), Draining() | Displaced() | TooLong():
             return True
         case _:
             return False
@@ -98,6 +107,8 @@ def stopped(stop: Stop, ended: Ended) -> Outcome:
             return TimedOut(limit, ended)
         case Draining():
             return HandedBack("the worker is stopping")
+        case Displaced():
+            return HandedBack("another run holds its graph process up")
         case Revoked():
             return LeaseLost()
 
@@ -117,6 +128,8 @@ def reported(frame: Frame, stop: Stop | None) -> Outcome:
     end = frame.head.get("end")
     if isinstance(stop, Revoked) or stop == Asked(CancelAction.ROLLBACK):
         return stopped(stop, ended)
+    if end == "untouched" and stop is None:
+        return HandedBack("its graph process did not take it up")
     if end == "succeeded":
         return Succeeded(ended)
     if stop is not None:

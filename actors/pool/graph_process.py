@@ -19,12 +19,14 @@ from pathlib import Path
 
 import structlog
 
+from actors.child.board import Board
 from actors.child.protocol import BrokenFrame, Decoder, Frame, encode
 
 log = structlog.get_logger(__name__)
 
 FD_VARIABLE = "CALLBOARD_CHILD_FD"
-"""Tells the child which inherited file descriptor is its pipe."""
+BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
+"""Tell the child which inherited file descriptors are its pipe and its board."""
 
 ANSWER_SECONDS = 1.0
 """A process whose loop leaves a ping unanswered for longer gets no new run."""
@@ -60,14 +62,17 @@ class GraphProcess(asyncio.Protocol):
         self,
         on_frame: Callable[["GraphProcess", Frame], None],
         on_exit: Callable[["GraphProcess"], None],
+        slots: int,
     ) -> None:
         """on_frame: called with each frame but ``ready`` and ``pong``. on_exit: called once.
 
+        slots: how many runs have a place on its board.
         ``ready`` resolves to that frame, or raises ConnectionResetError if the process ends first;
         ``gone`` resolves when it is dead and everything it said is heard.
         """
         self._on_frame = on_frame
         self._on_exit = on_exit
+        self._slots = slots
         self._decoder = Decoder()
         self._transport: asyncio.WriteTransport | None = None
         self._pid = 0
@@ -87,15 +92,18 @@ class GraphProcess(asyncio.Protocol):
     ) -> None:
         """Starts the program and sends the first frame; does not wait until it is ready."""
         loop = asyncio.get_running_loop()
+        board = Board.file(self._slots)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            self._popen = self._exec(command, env, cwd, theirs.fileno())
+            self.board = Board(board, self._slots)
+            self._popen = self._exec(command, env, cwd, theirs.fileno(), board)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
+            os.close(board)
         self._pid = self._popen.pid
         self._watch(loop)
         transport, _ = await loop.create_connection(lambda: self, sock=ours)
@@ -104,13 +112,13 @@ class GraphProcess(asyncio.Protocol):
 
     @staticmethod
     def _exec(
-        command: list[str], env: Mapping[str, str], cwd: Path, fd: int
+        command: list[str], env: Mapping[str, str], cwd: Path, fd: int, board: int
     ) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             command,
-            env={**env, FD_VARIABLE: str(fd)},
+            env={**env, FD_VARIABLE: str(fd), BOARD_FD_VARIABLE: str(board)},
             cwd=cwd,
-            pass_fds=(fd,),
+            pass_fds=(fd, board),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what user code prints belongs to the log
             start_new_session=True,

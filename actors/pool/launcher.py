@@ -47,7 +47,7 @@ class Launcher:
         GraphProcessFailed when it ends instead.
         """
         async with self._starts:
-            process = GraphProcess(on_frame, on_exit)
+            process = GraphProcess(on_frame, on_exit, self._settings.n_jobs_per_worker)
             pings = asyncio.create_task(self._accompany(process), name="accompany")
             handed_over = False
             try:

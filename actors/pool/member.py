@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from actors.child.protocol import Frame
 from actors.outcome import Crashed, HandedBack
 from actors.pool.attempt import Attempt
 from actors.pool.graph_process import GraphProcess
@@ -20,6 +21,7 @@ class Member:
     retiring: why it takes no new ones; None while it may.
     fate: what its runs are told when it dies by our hand; a death that nobody ordered is a crash.
     started: runs that it began.
+    silent_ticks: how many times in a row its loop owed an answer when the crew looked.
     """
 
     process: GraphProcess
@@ -30,6 +32,7 @@ class Member:
     retiring: str | None = None
     fate: HandedBack | Crashed | None = None
     started: int = 0
+    silent_ticks: int = 0
     attempts: dict[Key, Attempt] = field(default_factory=dict)
 
     @property
@@ -50,6 +53,36 @@ class Member:
     def holds(self, run_id: UUID) -> bool:
         """Whether an attempt of the run is in it."""
         return any(key[0] == run_id for key in self.attempts)
+
+    def take(self, attempt: Attempt) -> None:
+        """Gives an attempt a place."""
+        taken = {other.slot for other in self.attempts.values()}
+        attempt.slot = next(slot for slot in range(1, self.limit + 1) if slot not in taken)
+        self.process.board.clear(attempt.slot)
+        self.attempts[attempt.key] = attempt
+
+    def has_begun(self, attempt: Attempt) -> bool:
+        """Whether the process took the attempt up."""
+        return self.process.board.has_begun(attempt.slot)
+
+    def executes(self, attempt: Attempt) -> bool:
+        """Whether code of the attempt is being executed at this moment."""
+        return self.process.board.executes(attempt.slot)
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Lets the attempt take no further step in this process, and end when its loop turns."""
+        self.process.board.withdraw(attempt.slot)
+        run_id, number = attempt.key
+        head = {"run_id": str(run_id), "attempt": number, "step": "cancel"}
+        self.process.send(Frame("stop", head))
+
+    def held_up(self) -> list[Attempt]:
+        """Runs that could go on if the loop turned: taken up, and of which nothing is executed."""
+        return [
+            attempt
+            for attempt in self.unfinished()
+            if attempt.stop is None and self.has_begun(attempt) and not self.executes(attempt)
+        ]
 
     def unfinished(self) -> list[Attempt]:
         """Runs in it whose outcome is not known."""

@@ -9,6 +9,7 @@ Everything but ``reserve``, ``release`` and ``free`` belongs to one loop thread.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from actors.pool import placement
 from actors.pool.attempt import (
     Asked,
     Attempt,
+    Displaced,
     Draining,
     Revoked,
     Stop,
@@ -45,6 +47,10 @@ log = structlog.get_logger(__name__)
 
 _SEAT_SECONDS = 10.0
 """How long a claimed run waits when the process that had room for it has just died."""
+_START_SECONDS = 1.0
+"""How long a start is good for. A loop that did not take the run up by then never does."""
+_LATE_SECONDS = 0.1
+"""How much later what another process wrote to the board is surely seen."""
 _STATE_SECONDS = 1.0
 _INTERRUPT_AFTER = 0.4
 _INTERRUPT_STUCK_AFTER = 0.1
@@ -66,7 +72,7 @@ class Pool:
         """on_room: called, from any thread, whenever a slot has become free."""
         self._settings = settings
         self._on_room = on_room
-        self._crew = Crew(launcher, settings, self._heard, self._exited, self._recount)
+        self._crew = Crew(launcher, settings, self._heard, self._exited, self._changed)
         self._inspector = Inspector(launcher)
         self._attempts: dict[tuple[UUID, int], Attempt] = {}
         self._draining = False
@@ -136,6 +142,10 @@ class Pool:
             self._reserved -= 1
         self._on_room()
 
+    def _changed(self) -> None:
+        self._recount()
+        self._relieve()
+
     def _recount(self) -> None:
         """Counts the room anew; whoever waits for some looks again."""
         room = 0 if self._draining else placement.room(m.seats() for m in self._crew.members)
@@ -157,9 +167,7 @@ class Pool:
         limit = self._settings.bg_job_timeout_secs
         timer = loop.call_later(limit, self._stop, attempt, TooLong(limit))
         try:
-            member = await self._seat(attempt)
-            if member is not None:
-                self._start(member, attempt)
+            await self._begin(attempt)
             return await attempt.outcome
         finally:
             timer.cancel()
@@ -180,6 +188,22 @@ class Pool:
         """See ``Executor.inspect``."""
         return await self._inspector.ask(op, args)
 
+    async def _begin(self, attempt: Attempt) -> None:
+        """Gives the attempt to processes until one takes it up: who does not in time never will."""
+        seconds = _START_SECONDS
+        while (member := await self._seat(attempt)) is not None:
+            self._start(member, attempt, seconds)
+            await asyncio.wait({attempt.outcome}, timeout=seconds + _LATE_SECONDS)
+            if attempt.over or member.has_begun(attempt):
+                return
+            run_id, pid = str(attempt.claimed.run_id), member.process.pid
+            log.info("run is not taken up and goes elsewhere", run_id=run_id, pid=pid)
+            with self._lock:
+                self._reserved += 1
+            self._leave(member, attempt)
+            seconds *= 2  # on a machine so busy that every process is late
+        await self._conclude(attempt)
+
     async def _seat(self, attempt: Attempt) -> Member | None:
         """Gives the attempt a place and uses up its reservation; None when its end has come."""
         loop = asyncio.get_running_loop()
@@ -187,7 +211,7 @@ class Pool:
         while attempt.stop is None and not attempt.over:
             member = self._place(attempt.claimed)
             if member is not None:
-                member.attempts[attempt.key] = attempt
+                member.take(attempt)
                 with self._lock:
                     self._reserved -= 1
                 self._recount()
@@ -221,7 +245,7 @@ class Pool:
     def _is_last_chance(self, claimed: ClaimedRun) -> bool:
         return claimed.crashes > self._settings.bg_job_max_retries
 
-    def _start(self, member: Member, attempt: Attempt) -> None:
+    def _start(self, member: Member, attempt: Attempt, seconds: float) -> None:
         claimed = attempt.claimed
         member.started += 1
         if reason := member.why_not(claimed.graph_id):
@@ -236,6 +260,8 @@ class Pool:
                 "attempt": claimed.attempt,
                 "metadata": claimed.metadata,
                 "credential": f"{claimed.run_id}.{claimed.credential}",
+                "slot": attempt.slot,
+                "expires_at": time.monotonic() + seconds,
             }
             member.process.send(Frame("start", head, claimed.kwargs))
         if (most := self._settings.executor_max_runs) and member.started >= most:
@@ -264,8 +290,37 @@ class Pool:
         for attempt in member.attempts.values():
             if attempt.stop is not None:
                 self._crew.spawn(self._conclude(attempt))
+            elif not member.has_begun(attempt):
+                attempt.conclude(HandedBack("its graph process died before it took it up"))
             else:
                 attempt.conclude(fate)
+
+    # processes that are held up
+
+    def _relieve(self) -> None:
+        """Where one run holds the loop up, the others go on elsewhere, and another process serves.
+
+        Of the runs in such a process only those are taken back of which nothing is executed: what
+        executes lives, and is not started again however long it takes.
+        """
+        for member in self._crew.held_up:
+            held_up = member.held_up()
+            for attempt in held_up:
+                attempt.stop = Displaced()
+                self._crew.spawn(self._take_back(member, attempt))
+            if held_up or (not self._draining and not self.free):
+                self._crew.retire(member, "its loop does not turn", patient=True)
+
+    async def _take_back(self, member: Member, attempt: Attempt) -> None:
+        """Ends an attempt of which nothing is executed, in a process whose loop does not turn.
+
+        A step that began in this very moment was not seen by us, nor was the withdrawal seen by it:
+        then it shows a moment later, and the attempt ends when that step has.
+        """
+        member.withdraw(attempt)
+        await asyncio.sleep(_LATE_SECONDS)
+        if not member.executes(attempt):
+            await self._conclude(attempt)
 
     # stopping one run
 
@@ -300,9 +355,14 @@ class Pool:
     async def _give_up(self, member: Member, attempt: Attempt) -> None:
         """Ends an attempt that does not stop: with its process, or left behind in a retired one."""
         run_id = str(attempt.claimed.run_id)
+        is_stuck = member.process.silent_seconds >= _STUCK_SECONDS
+        if is_stuck and not member.executes(attempt):  # it would stop if the loop let it
+            await self._take_back(member, attempt)
+            if attempt.over:
+                return
         log.warning("run does not stop", run_id=run_id, pid=member.process.pid)
         neighbours = [other for other in member.unfinished() if other.stop is None]
-        if neighbours and member.process.silent_seconds < _STUCK_SECONDS:
+        if neighbours and not is_stuck:
             self._crew.retire(member, f"run {run_id} in it does not stop")
         else:
             fate = HandedBack(f"its graph process was killed to stop run {run_id}")

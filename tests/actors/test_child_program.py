@@ -1,6 +1,7 @@
 """The graph process as a program: started over a socket pair, as a worker does it."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 import redis
 
+from actors.child.board import Board
 from actors.child.protocol import Decoder, Frame, encode, events_key, unpack_parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +34,10 @@ class Program:
         self.log = log
         ours, theirs = socket.socketpair()
         self.socket = ours
+        slots = init["concurrency"]
+        board = Board.file(slots)
+        self.board = Board(board, slots)
+        self.slots = itertools.cycle(range(1, slots + 1))
         self._decoder = Decoder()
         self._frames: list[Frame] = []
         with log.open("ab") as stderr:
@@ -42,15 +48,17 @@ class Program:
                     "PYTHONPATH": str(ROOT),
                     "PYTHONFAULTHANDLER": "1",
                     "CALLBOARD_CHILD_FD": str(theirs.fileno()),
+                    "CALLBOARD_CHILD_BOARD_FD": str(board),
                     "WORKER_SOCKET": f"socket:[{os.fstat(theirs.fileno()).st_ino}]",
                 },
                 cwd="/",
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), board),
                 stderr=stderr,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
         theirs.close()
+        os.close(board)
         self.send("init", init)
 
     def send(self, kind: str, head: dict[str, Any], body: bytes = b"") -> None:
@@ -101,7 +109,9 @@ class Runs:
         self._database_url = database_url
         self._folder = folder
 
-    def start(self, graph_id: str, note: str = "hello", **configurable: Any) -> "Run":
+    def start(
+        self, graph_id: str, note: str = "hello", patience: float = LONG, **configurable: Any
+    ) -> "Run":
         run = Run(self.program, self._folder / uuid.uuid4().hex, graph_id)
         with psycopg.connect(self._database_url, autocommit=True) as connection:
             connection.execute(
@@ -126,7 +136,10 @@ class Runs:
             "graph_id": graph_id,
             "attempt": 1,
             "metadata": {},
+            "slot": run.slot,
+            "expires_at": time.monotonic() + patience,
         }
+        self.program.board.clear(run.slot)
         self.program.send("start", head, orjson.dumps(kwargs))
         return run
 
@@ -137,6 +150,7 @@ class Run:
     def __init__(self, program: Program, marks_file: Path, graph_id: str) -> None:
         self.program = program
         self.marks_file = marks_file
+        self.slot = next(program.slots)
         self.run_id, self.thread_id, self.assistant_id = (str(uuid.uuid4()) for _ in range(3))
 
     def begun(self) -> "Run":
