@@ -78,7 +78,7 @@ async def info(call: Call) -> web.Response:
             "langgraph_py_version": metadata.version("langgraph"),
             "flags": {
                 "assistants": True,
-                "crons": False,
+                "crons": True,
                 "langsmith": False,
                 "langsmith_tracing_replicas": False,
                 "langsmith_tracing_session_on_runs": False,
