@@ -102,7 +102,7 @@ def compose(
     is_temporary = thread_id is None and not request.keep_thread
     given = request.config
     base, base_context = orjson.loads(assistant.config), orjson.loads(assistant.context)
-    base_metadata, config_metadata = orjson.loads(assistant.metadata), given.get("metadata", {})
+    base_metadata, config_metadata = orjson.loads(assistant.metadata), given.get("metadata") or {}
     config = {
         **base,
         **given,

@@ -57,7 +57,7 @@ async def create(call: Call, body: AssistantCreate) -> web.Response:
         call.context.database,
         body.assistant_id,
         body.graph_id,
-        name="Untitled" if body.name is None else body.name,
+        name=body.name or "Untitled",
         description=body.description,
         config=config,
         context=context,

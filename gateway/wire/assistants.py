@@ -10,7 +10,7 @@ from gateway.errors import BadRequest
 from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import Flag, GraphId, JsonObject, Limit, NotNull, Offset, Uuid
+from gateway.wire.fields import Flag, GraphId, JsonObject, Limit, NotNull, Offset, Uuid, Whole
 from gateway.wire.runs import RunConfig
 from persistence.assistants import AssistantRow, SortBy
 
@@ -87,7 +87,7 @@ class VersionSearch(Body):
 class VersionChoice(Body):
     """Which version an assistant shall be."""
 
-    version: int
+    version: Whole
 
 
 def _depth(text: Any) -> Any:
@@ -95,8 +95,8 @@ def _depth(text: Any) -> Any:
         return False
     if text.isdecimal() and len(text) < 10 and int(text) >= 1:  # no graph is deeper
         return int(text)
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if text in ("true", "false"):
+        return text == "true"
     raise ValueError("Invalid xray value")
 
 

@@ -10,7 +10,17 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gateway.responses import Shown, selected
 from gateway.wire.answers import document, moment
 from gateway.wire.body import Body, Query
-from gateway.wire.fields import AsSent, AssistantName, Flag, JsonObject, Key, NotNull, Offset, Uuid
+from gateway.wire.fields import (
+    AsSent,
+    AssistantName,
+    Flag,
+    JsonObject,
+    Key,
+    NotNull,
+    Offset,
+    Uuid,
+    Whole,
+)
 from persistence.lifecycle import MultitaskStrategy, RunStatus
 from persistence.runs import RunRow
 
@@ -54,9 +64,9 @@ class RunConfigForm(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     tags: Annotated[list[str] | None, NotNull] = None
-    recursion_limit: Annotated[int | None, NotNull] = None
+    recursion_limit: Annotated[Whole | None, NotNull] = None
     configurable: JsonObject = {}
-    metadata: JsonObject = {}
+    metadata: JsonObject | None = None
 
 
 class CheckpointForm(Body):
@@ -105,7 +115,7 @@ class RunCreate(Body):
     context: JsonObject = {}
     metadata: JsonObject = {}
     checkpoint: Checkpoint = {}
-    checkpoint_id: Annotated[Uuid | None, NotNull] = None
+    checkpoint_id: Uuid | None = None
     stream_mode: StreamModes = ["values"]
     stream_subgraphs: bool = False
     stream_resumable: bool = False

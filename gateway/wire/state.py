@@ -41,7 +41,7 @@ class StateUpdate(Body):
     values: Annotated[dict[str, Any] | list[Any] | None, Storable] = None
     as_node: Annotated[str | None, NotNull] = None
     checkpoint: Checkpoint = {}
-    checkpoint_id: Annotated[Key | None, NotNull] = None
+    checkpoint_id: Key | None = None
 
 
 class HistorySearch(Body):

@@ -24,6 +24,8 @@ async def test_creation_and_its_defaults(client) -> None:
     made = (await client.post("/assistants", {"graph_id": "agent"})).json
     assert uuid.UUID(made["assistant_id"]).version == 4
     assert (made["name"], made["config"], made["context"]) == ("Untitled", {}, {})
+    nameless = (await client.post("/assistants", {"graph_id": "agent", "name": ""})).json
+    assert nameless["name"] == "Untitled"
     taken = {"graph_id": "agent", "assistant_id": made["assistant_id"], "name": "x"}
     again = await client.post("/assistants", taken)
     assert again.status == 409
@@ -67,7 +69,7 @@ async def test_every_patch_is_a_version_that_can_be_had_back(client) -> None:
     listed = (await client.post(f"{path}/versions", {})).json
     assert [version["version"] for version in listed] == [2, 1]
     assert "updated_at" not in listed[0]
-    back = (await client.post(f"{path}/latest", {"version": 1})).json
+    back = (await client.post(f"{path}/latest", {"version": 1.0})).json
     assert (back["version"], back["name"]) == (1, "Untitled")
     assert (await client.ask("PATCH", path, {})).json["version"] == 3
     missing = await client.post(f"{path}/latest", {"version": 9})
@@ -123,7 +125,7 @@ async def test_the_inspector_is_asked_about_the_graph(client, stage, path, op, a
     assert (await answer).json == {"any": "thing"}
 
 
-@pytest.mark.parametrize("xray", ["0", "-1", "x", "1.5"])
+@pytest.mark.parametrize("xray", ["0", "-1", "x", "1.5", "TRUE"])
 async def test_a_bad_depth(client, xray) -> None:
     answer = await client.get(f"/assistants/agent/graph?xray={xray}")
     assert answer.status == 422

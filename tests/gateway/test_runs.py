@@ -120,6 +120,14 @@ async def test_every_field_reaches_the_worker(client) -> None:
     assert (kwargs["durability"], kwargs["feedback_keys"]) == ("exit", ["k"])
 
 
+async def test_some_nulls_and_fractions_say_nothing(client) -> None:
+    fields = {"config": {"metadata": None, "recursion_limit": 5.0}, "checkpoint_id": None}
+    run = await client.run(await client.thread(), metadata={"m": 1}, **fields)
+    config = run["kwargs"]["config"]
+    assert (config["recursion_limit"], config["metadata"]["m"]) == (5, 1)
+    assert "checkpoint_id" not in config["configurable"]
+
+
 async def test_checkpoint_during_is_the_old_word_for_durability(client) -> None:
     thread_id = await client.thread()
     old = (await client.run(thread_id, checkpoint_during=False))["kwargs"]

@@ -216,6 +216,15 @@ async def test_the_inspector_is_asked(client, stage, method, path, body, op, ask
     assert (await answer).json == [{"any": "thing"}]
 
 
+async def test_a_state_update_whose_checkpoint_is_null_is_of_the_latest(client, stage) -> None:
+    thread_id = await client.thread(metadata={"graph_id": "agent"})
+    body = {"values": {"a": 1}, "checkpoint_id": None}
+    answer = asyncio.create_task(client.post(f"/threads/{thread_id}/state", body))
+    op, args = await stage.inspect(422, {"detail": "enough seen"})
+    assert (op, args["checkpoint"]) == ("update_state", {})
+    assert (await answer).status == 422
+
+
 async def test_a_state_update_shows_on_the_thread(client, stage) -> None:
     thread_id = await client.thread(metadata={"graph_id": "agent"})
     path = f"/threads/{thread_id}/state"
