@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 
 _KERNEL_BUFFER_BYTES = 128 * 1024
+_SLICE_BYTES = 256 * 1024
+"""What is written at once: the transport copies what the kernel has no room for."""
 
 
 class ClientGone(Exception):
@@ -49,6 +51,7 @@ class LongResponse:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._beat: asyncio.Task[None] | None = None
+        self._is_sending = False
         self._handler = asyncio.current_task()
         self._closing = False
 
@@ -80,15 +83,19 @@ class LongResponse:
 
     async def send(self, data: bytes) -> None:
         """Writes and waits until the buffer has room. Raises ClientGone when it gets none."""
+        self._is_sending = True
         try:
-            async with asyncio.timeout(self._patience):
-                await self.response.write(data)
+            for start in range(0, len(data), _SLICE_BYTES):
+                async with asyncio.timeout(self._patience):
+                    await self.response.write(memoryview(data)[start : start + _SLICE_BYTES])
         except TimeoutError:
             log.info("client does not read: line cut", path=self._request.path)
             self.cut()
             raise ClientGone from None
         except ConnectionError as error:
             raise ClientGone from error
+        finally:
+            self._is_sending = False
 
     async def finish(self) -> None:
         """Ends the answer as complete."""
@@ -129,8 +136,9 @@ class LongResponse:
         self._timer = self._loop.call_at(at, self._on_time, at)
 
     def _on_time(self, at: float) -> None:
-        # A write that still waits for room needs no second sign of life behind it.
-        if self._beat is None or self._beat.done():
+        # A write that still waits for room needs no second sign of life behind it, and one within
+        # what is sent would tear it apart.
+        if not self._is_sending and (self._beat is None or self._beat.done()):
             self._beat = self._loop.create_task(self._send_heartbeat())
         self._schedule(at + self._context.settings.stream_heartbeat_seconds)
 

@@ -146,7 +146,7 @@ class ProtocolSocket:
 
     async def _send(self, text: bytes) -> None:
         async with asyncio.timeout(self._patience), self._sending:
-            await self._socket.send_str(text.decode())
+            await self._socket.send_frame(text, WSMsgType.TEXT)
 
     def _cut(self) -> None:
         """A broken line is the only way left to say that something is missing."""

@@ -74,7 +74,9 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(_generator(batches)):
         async for batch in batches:
-            yield b"".join(frame(e, with_id=with_ids) for e in batch if only.wants(e.name))
+            piece = b"".join(frame(e, with_id=with_ids) for e in batch if only.wants(e.name))
+            batch.clear()  # it may take long until somebody comes back for the next one
+            yield piece
 
 
 async def send_frames(

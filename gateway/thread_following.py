@@ -211,7 +211,7 @@ class ThreadEvents:
         batches = self._run(run)
         async with contextlib.aclosing(batches):
             while tip > _id(START) and (batch := await anext(batches, None)) is not None:
-                told += batch[0]
+                told += (one for one in batch[0] if one.method == "lifecycle")
                 if batch[1] is None or batch[1] >= tip:
                     break
         return tree(told)

@@ -85,11 +85,13 @@ async def _frames(
     yield b""
     async with contextlib.aclosing(_together(followed)) as batches:
         async for batch in batches:
-            yield b"".join(
+            piece = b"".join(
                 frame(event, with_id=True)
                 for event in batch
                 if names is None or event.name in names
             )
+            batch.clear()  # it may take long until somebody comes back for the next one
+            yield piece
 
 
 async def _updates(

@@ -26,6 +26,7 @@ from actors.child.protocol import (
 )
 from actors.dispatch import RedisDispatcher
 from actors.event_ends import RedisEventEnds
+from actors.event_feed import PAGE_BYTES
 from actors.event_memory import MemoryEventLog
 from actors.event_reader import RedisEventReader
 from actors.events import GAP_EVENT, LIVE, START, Event, EventEnds, EventReader
@@ -379,6 +380,24 @@ async def test_an_end_that_no_worker_writes_is_heard(
     assert numbers(await reading.finished()) == [0, 1]
     async with asyncio.timeout(_LONG):
         await waiting
+
+
+async def test_great_events_behind_small_ones_come_one_by_one(carrier: Carrier, rows: Rows) -> None:
+    """However small those before were: a batch is a page, and one event that may be greater."""
+    writer, ends, reader = carrier
+    run_id = await rows.running()
+    for number in range(150):
+        await writer.put(run_id, 1, "values", data(number))
+    for number in range(150, 160):
+        await writer.put(run_id, 1, "values", data(number) + b" " * 2**20)
+    batches = [batch async for batch in _until(reader.follow(run_id), 160)]
+    sizes = [sorted(len(event.data) for event in batch) for batch in batches]
+    assert max(sum(others) for *others, _greatest in sizes) < PAGE_BYTES
+    assert [event.data[:8] for batch in batches for event in batch] == [
+        data(number)[:8] for number in range(160)
+    ]
+    await rows.settle(run_id)
+    await ends.end(run_id, 1, "success")
 
 
 async def test_nobody_who_left_is_remembered(carrier: Carrier, rows: Rows) -> None:

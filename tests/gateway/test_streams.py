@@ -283,6 +283,22 @@ async def test_who_does_not_read_is_dropped_and_comes_back_without_loss(house, s
         assert len(await stream.rest()) == 20
 
 
+async def test_a_sign_of_life_tears_no_event_apart(house, stage) -> None:
+    """A client that stops in the middle of a great event, for many heartbeats, reads it whole."""
+    client = await house.gateway(stream_heartbeat_seconds=0.05)
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id, stream_resumable=True))["run_id"]
+    await stage.perform(run_id, ("values", "x" * 8_000_000), values={})
+    path = f"/threads/{thread_id}/runs/{run_id}/stream"
+    async with client.stream("GET", path, Last_Event_ID="-1") as stream:
+        assert (await stream.frame()).event == "metadata"
+        await asyncio.sleep(0.5)  # not reading
+        text = await stream.response.content.read()
+    torn = b": heartbeat\r\n\r\n"
+    event = text.replace(torn, b"") if text.startswith(torn) else text
+    assert b"x" * 8_000_000 in event
+
+
 async def test_stopping_cuts_streams_and_waits_but_not_runs(house, stage) -> None:
     client, stop = await house.stoppable(gateway_shutdown_seconds=30)
     thread_id = await client.thread()
