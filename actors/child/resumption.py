@@ -97,7 +97,7 @@ async def plan(
         # LangGraph itself would go on with what was left to do.
         await graph.aupdate_state(config, None, as_node=END)
         return Plan(None, run_config.without_place(config))
-    return Plan(await _commanded(start, command, target, graph, saver), config)
+    return Plan(await _commanded(start, config, command, target, graph, saver), config)
 
 
 def _place(config: RunnableConfig) -> str | None:
@@ -126,6 +126,7 @@ def _at(config: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
 
 async def _commanded(
     start: "Start",
+    config: RunnableConfig,
     command: Mapping[str, Any],
     target: CheckpointTuple | None,
     graph: "Pregel[Any, Any, Any, Any]",
@@ -142,7 +143,7 @@ async def _commanded(
     writes = target.pending_writes or []
     mark = _mark(writes, start.run_id)
     if mark is None:
-        asked = [] if resume is None else await _questions(target, graph)
+        asked = [] if resume is None else await _questions(config, target, graph)
         mark = {"run_id": start.run_id, "asked": asked, "written": _written(writes)}
         mark_id = str(uuid.uuid5(uuid.UUID(start.run_id), _MARK))
         await saver.aput_writes(target.config, [(_MARK, mark)], mark_id)
@@ -162,12 +163,17 @@ async def _commanded(
     return command_of(resume, update, goto)
 
 
-async def _questions(target: CheckpointTuple, graph: "Pregel[Any, Any, Any, Any]") -> list[str]:
-    """Ids of the questions that the thread waits with.
+async def _questions(
+    config: RunnableConfig, target: CheckpointTuple, graph: "Pregel[Any, Any, Any, Any]"
+) -> list[str]:
+    """Ids of the questions that the graph will wait with.
 
     The root does not hear of a change to a subgraph's state, after which that subgraph asks anew,
-    under another id: what the root knows then is nobody's question any more.
+    under another id: what the root knows then is nobody's question any more. From a subgraph's
+    checkpoint, too, the graph comes to ask anew.
     """
+    if config["configurable"].get("checkpoint_ns"):
+        return []
     asked = _open_questions(target.pending_writes or [])
     if not asked or next(graph.get_subgraphs(), None) is None:
         return asked

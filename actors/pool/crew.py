@@ -24,8 +24,6 @@ log = structlog.get_logger(__name__)
 
 _TICK_SECONDS = 0.25
 _MEMORY_TICKS = 8
-_HELD_UP_TICKS = 20
-"""Five seconds: a shorter wait costs a run less than to go on from its last checkpoint."""
 _KILL_AT = 1.5
 """A process that grew beyond its limit times this is killed: it may take the machine with it."""
 _TERMINATE_SECONDS = 2.0
@@ -105,11 +103,8 @@ class Crew:
 
     @property
     def held_up(self) -> list[Member]:
-        """Processes whose loops do not turn, as far as more of them can be afforded beside others.
-
-        Counted in looks at them: when this whole machine stood still, nobody was held up.
-        """
-        stuck = [m for m in self._members.values() if m.silent_ticks >= _HELD_UP_TICKS]
+        """Processes whose loops do not turn, as many as can be afforded beside those that serve."""
+        stuck = [member for member in self._members.values() if member.is_held_up]
         retired = [member for member in stuck if member.retiring is not None]
         others = [member for member in stuck if member.retiring is None]
         return retired + others[: max(0, 2 * self._settings.worker_count - len(retired))]
@@ -238,11 +233,11 @@ class Crew:
             ticks += 1
             for member in self.members:
                 member.process.ping()
-                silent = member.process.silent_seconds >= _TICK_SECONDS
-                member.silent_ticks = member.silent_ticks + 1 if silent else 0
                 if ticks % _MEMORY_TICKS == 0:
                     self._weigh(member)
             await asyncio.sleep(_TICK_SECONDS)
+            for member in self.members:
+                member.look()
             self._on_change()
 
     def _weigh(self, member: Member) -> None:

@@ -81,6 +81,7 @@ class GraphProcess(asyncio.Protocol):
         self._ping_sent: float | None = None
         self._spoke_at = 0.0
         self._pings = 0
+        self._is_suspect = False
         self.delay = 0.0
         self.ready: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -161,7 +162,7 @@ class GraphProcess(asyncio.Protocol):
     @property
     def answering(self) -> bool:
         """Whether it lives, and its loop answers pings."""
-        if self._code is not None or not self.ready.done():
+        if self._code is not None or not self.ready.done() or self._is_suspect:
             return False
         return self._ping_sent is None or time.monotonic() - self._ping_sent < ANSWER_SECONDS
 
@@ -198,6 +199,10 @@ class GraphProcess(asyncio.Protocol):
             return
         self._spoke_at = now
         self.send(Frame("ping", {"n": self._pings}))
+
+    def suspect(self) -> None:
+        """Takes it for one that does not answer, until it does."""
+        self._is_suspect = True
 
     def terminate(self) -> None:
         """Asks the process to end."""
@@ -238,6 +243,7 @@ class GraphProcess(asyncio.Protocol):
                 if frame.head.get("n") == self._pings and self._ping_sent is not None:
                     self.delay = time.monotonic() - self._ping_sent
                     self._ping_sent = None
+                    self._is_suspect = False
             case "ready":
                 if not self.ready.done():
                     self.ready.set_result(frame)

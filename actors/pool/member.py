@@ -9,6 +9,10 @@ from actors.pool.attempt import Attempt
 from actors.pool.graph_process import GraphProcess
 from actors.pool.placement import Seats
 
+_SILENT_SECONDS = 0.2
+_HELD_UP_LOOKS = 20
+"""Five seconds: a shorter wait costs a run less than to go on from its last checkpoint."""
+
 Key = tuple[UUID, int]
 """A run's id and the number of its attempt."""
 
@@ -21,7 +25,7 @@ class Member:
     retiring: why it takes no new ones; None while it may.
     fate: what its runs are told when it dies by our hand; a death that nobody ordered is a crash.
     started: runs that it began.
-    silent_ticks: how many times in a row its loop owed an answer when the crew looked.
+    silent_looks: how many looks in a row found its loop owing an answer.
     """
 
     process: GraphProcess
@@ -32,7 +36,7 @@ class Member:
     retiring: str | None = None
     fate: HandedBack | Crashed | None = None
     started: int = 0
-    silent_ticks: int = 0
+    silent_looks: int = 0
     attempts: dict[Key, Attempt] = field(default_factory=dict)
 
     @property
@@ -76,12 +80,28 @@ class Member:
         head = {"run_id": str(run_id), "attempt": number, "step": "cancel"}
         self.process.send(Frame("stop", head))
 
+    def look(self) -> None:
+        """Notes who is held up. Called every quarter of a second.
+
+        Looks are counted, not seconds: when this whole machine stood still, nobody was held up.
+        """
+        is_silent = self.process.silent_seconds >= _SILENT_SECONDS
+        self.silent_looks = self.silent_looks + 1 if is_silent else 0
+        for attempt in self.unfinished():
+            is_idle = is_silent and self.has_begun(attempt) and not self.executes(attempt)
+            attempt.idle_looks = attempt.idle_looks + 1 if is_idle else 0
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether its loop has not turned for long."""
+        return self.silent_looks >= _HELD_UP_LOOKS
+
     def held_up(self) -> list[Attempt]:
-        """Runs that could go on if the loop turned: taken up, and of which nothing is executed."""
+        """Runs that could have gone on for long, if the loop had turned."""
         return [
             attempt
             for attempt in self.unfinished()
-            if attempt.stop is None and self.has_begun(attempt) and not self.executes(attempt)
+            if attempt.stop is None and attempt.idle_looks >= _HELD_UP_LOOKS
         ]
 
     def unfinished(self) -> list[Attempt]:

@@ -198,6 +198,7 @@ class Pool:
                 return
             run_id, pid = str(attempt.claimed.run_id), member.process.pid
             log.info("run is not taken up and goes elsewhere", run_id=run_id, pid=pid)
+            member.process.suspect()
             with self._lock:
                 self._reserved += 1
             self._leave(member, attempt)

@@ -135,6 +135,8 @@ async def _async(verb: str, argument: Any, state: State) -> None:
             time.sleep(argument)
         case "aspin":
             _spin(argument)
+        case "agil":
+            _hold_gil(argument)
         case "tick":
             write = get_stream_writer()
             for n in range(argument[0]):
@@ -162,7 +164,7 @@ async def _async(verb: str, argument: Any, state: State) -> None:
             await asyncio.to_thread(_sync, verb, argument)
 
 
-_ON_THE_LOOP = {"sleep", "ablock", "aspin", "tick", "stubborn", "await", "once", "big"}
+_ON_THE_LOOP = {"sleep", "ablock", "aspin", "agil", "tick", "stubborn", "await", "once", "big"}
 
 
 async def act(state: State, config: RunnableConfig) -> State:
