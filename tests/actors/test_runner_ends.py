@@ -109,6 +109,18 @@ class TestSucceeded:
         trail = parts(thread)["values"]["trail"]
         assert trail[-3:] == [*added, "answer:yes"]
 
+    async def test_a_lone_answer_at_a_subgraphs_checkpoint(self) -> None:
+        thread = Executed("nested")
+        await thread.run({"input": {"trail": ["in"]}})
+        _, state = await thread.inspect("state", subgraphs=True)
+        place = state["tasks"][0]["state"]["checkpoint"]
+        assert place["checkpoint_ns"]
+        body = {"command": {"resume": "yes"}, "config": {"configurable": place}}
+        await thread.run(body)
+        assert thread.result is not None
+        assert thread.result.next == ()
+        assert parts(thread)["values"]["trail"][-1] == "answer:yes"
+
     async def test_a_breakpoint_is_no_question(self) -> None:
         thread = Executed("breakpoint_inside")
         await thread.run({"input": {"trail": ["in"]}})
