@@ -22,6 +22,8 @@ from persistence.ttl import Ttl, TtlStrategy
 _STAMPED_BY_LANGGRAPH = "__pregel_"
 """Keys in ``configurable`` with this prefix steer LangGraph from inside; no client may set them."""
 
+_STAMPED_BY_US = frozenset({"assistant_id", "run_id", "thread_id"})
+"""Keys of a run's metadata that say which one it is; what a client says of that is left out."""
 
 NOBODY: Mapping[str, Any] = {
     "langgraph_auth_user": None,
@@ -102,7 +104,8 @@ def compose(
     is_temporary = thread_id is None and not request.keep_thread
     given = request.config
     base, base_context = orjson.loads(assistant.config), orjson.loads(assistant.context)
-    base_metadata, config_metadata = orjson.loads(assistant.metadata), given.get("metadata") or {}
+    base_metadata = orjson.loads(assistant.metadata)
+    config_metadata, metadata = _said(given.get("metadata") or {}), _said(request.metadata)
     config = {
         **base,
         **given,
@@ -125,7 +128,7 @@ def compose(
             "graph_id": assistant.graph_id,
             "assistant_id": str(assistant.assistant_id),
             **config_metadata,
-            **request.metadata,
+            **metadata,
         },
     }
     kwargs = {
@@ -150,7 +153,7 @@ def compose(
         assistant_id=assistant.assistant_id,
         graph_id=assistant.graph_id,
         kwargs=_encoded(kwargs),
-        metadata=request.metadata,
+        metadata=metadata,
         base_metadata=base_metadata,
         config_metadata=config_metadata,
         config=_remembered(given),
@@ -186,6 +189,10 @@ def _own(configurable: dict[str, Any]) -> dict[str, Any]:
         for key, value in configurable.items()
         if not key.startswith(_STAMPED_BY_LANGGRAPH)
     }
+
+
+def _said(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key not in _STAMPED_BY_US}
 
 
 def _remembered(config: dict[str, Any]) -> dict[str, Any]:

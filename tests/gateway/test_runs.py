@@ -65,6 +65,17 @@ async def test_the_graph_is_told_who_it_is(client) -> None:
     assert config["metadata"] == run["metadata"]
 
 
+async def test_no_run_says_that_it_is_another(client) -> None:
+    thread_id = await client.thread()
+    said = {"assistant_id": "a", "run_id": "r", "thread_id": "t"}
+    plain = await client.run(thread_id, metadata={"m": 1})
+    run = await client.run(thread_id, metadata={"m": 1, **said}, config={"metadata": said})
+    for one in (run, run["kwargs"]["config"]):
+        assert one["metadata"] == plain["metadata"]
+    thread = (await client.get(f"/threads/{thread_id}")).json
+    assert thread["metadata"]["assistant_id"] == run["assistant_id"]
+
+
 async def test_defaults_are_the_protocols(client) -> None:
     kwargs = (await client.run(await client.thread()))["kwargs"]
     del kwargs["config"]
