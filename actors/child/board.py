@@ -6,7 +6,7 @@ three cells beside the one that says whose step the loop executes:
 
     begun       the process took the run up
     threads     how many threads execute its code
-    withdrawn   the worker took it back: no further step of it may be executed here
+    displaced   the worker took it back: no further step of it may be executed here
 
 Cells are 16 bits, written and read as a whole. Slots count from 1; slot 0 is nobody's. The worker
 clears a slot before it gives it to a run.
@@ -29,7 +29,7 @@ class Board:
         """Maps the file, which may be closed then. slots: how many runs have a place."""
         self.cells = memoryview(mmap.mmap(fd, _size(slots))).cast("H")
         column = slots + 1
-        self.begun, self.threads, self.withdrawn = 1, 1 + column, 1 + 2 * column
+        self.begun, self.threads, self.displaced = 1, 1 + column, 1 + 2 * column
         """Where each column begins; a run's cell lies its slot further."""
 
     @staticmethod
@@ -55,17 +55,17 @@ class Board:
         """Whether the process took the run up."""
         return bool(self.cells[self.begun + slot])
 
-    def is_withdrawn(self, slot: int) -> bool:
+    def is_displaced(self, slot: int) -> bool:
         """Whether the run may take no further step here."""
-        return bool(self.cells[self.withdrawn + slot])
+        return bool(self.cells[self.displaced + slot])
 
-    def withdraw(self, slot: int) -> None:
+    def displace(self, slot: int) -> None:
         """Lets the run take no further step. One that is under way comes to its end."""
-        self.cells[self.withdrawn + slot] = 1
+        self.cells[self.displaced + slot] = 1
 
     def clear(self, slot: int) -> None:
         """Makes the slot ready for another run."""
-        self.cells[self.begun + slot] = self.cells[self.withdrawn + slot] = 0
+        self.cells[self.begun + slot] = self.cells[self.displaced + slot] = 0
 
 
 def _size(slots: int) -> int:

@@ -1,4 +1,4 @@
-"""A run's code, step by step: says whose step it is, and takes none when the run is withdrawn."""
+"""A run's code, step by step: says whose step it is, and takes none when the run is displaced."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -32,22 +32,22 @@ class Steps(Coroutine[Any, Any, Any]):
         self._work = work
         self._is_root = work.task is None
         self._cells = board.cells
-        self._withdrawn = board.withdrawn
+        self._displaced = board.displaced
 
     def send(self, value: Any) -> Any:
-        """One step. Of a withdrawn run, none: the task looks again with the loop's next turn."""
+        """One step. Of a displaced run, none: the task looks again with the loop's next turn."""
         cells, slot = self._cells, self._work.slot
         before, cells[LOOP] = cells[LOOP], slot
         try:
             # In this order: the worker writes the one and then reads the other.
-            if cells[self._withdrawn + slot] and self._work.holds_back(is_root=self._is_root):
+            if cells[self._displaced + slot] and self._work.holds_back(is_root=self._is_root):
                 return None
             return self._code.send(value)
         finally:
             cells[LOOP] = before
 
     def throw(self, *error: Any) -> Any:
-        """One step, which begins with an exception: so a withdrawn run is told to end."""
+        """One step, which begins with an exception: so a displaced run is told to end."""
         cells = self._cells
         before, cells[LOOP] = cells[LOOP], self._work.slot
         try:

@@ -95,12 +95,12 @@ class Work:
             self.task.cancel()
 
     @property
-    def is_withdrawn(self) -> bool:
+    def is_displaced(self) -> bool:
         """Whether the worker gave the run to another process: no step of it may begin here."""
-        return self.board is not None and self.board.is_withdrawn(self.slot)
+        return self.board is not None and self.board.is_displaced(self.slot)
 
     def holds_back(self, *, is_root: bool) -> bool:
-        """Whether a step that is due has to wait, now that the run was withdrawn.
+        """Whether a step that is due has to wait, now that the run was displaced.
 
         The first one does, and cancels the run's task; the others until that has ended it, but not
         for ever: among them may be a library's task that serves many runs. What the run's own task
@@ -185,7 +185,7 @@ class GraphThreads(ThreadPoolExecutor):
                 self._serving[me] = work
                 self._show(work.board, slot)
             # In this order: the worker writes the one and then reads the other.
-            if work.is_withdrawn:
+            if work.is_displaced:
                 raise Stopped
             return fn(*args, **kwargs)
         except (SystemExit, KeyboardInterrupt) as error:

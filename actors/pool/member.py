@@ -73,9 +73,9 @@ class Member:
         """Whether code of the attempt is being executed at this moment."""
         return self.process.board.executes(attempt.slot)
 
-    def withdraw(self, attempt: Attempt) -> None:
+    def displace(self, attempt: Attempt) -> None:
         """Lets the attempt take no further step in this process, and end when its loop turns."""
-        self.process.board.withdraw(attempt.slot)
+        self.process.board.displace(attempt.slot)
         run_id, number = attempt.key
         head = {"run_id": str(run_id), "attempt": number, "step": "cancel"}
         self.process.send(Frame("stop", head))

@@ -315,10 +315,10 @@ class Pool:
     async def _take_back(self, member: Member, attempt: Attempt) -> None:
         """Ends an attempt of which nothing is executed, in a process whose loop does not turn.
 
-        A step that began in this very moment was not seen by us, nor was the withdrawal seen by it:
-        then it shows a moment later, and the attempt ends when that step has.
+        A step that began in this very moment does not show yet, and may not have seen that it must
+        not: then it shows a moment later, and the attempt ends when that step has.
         """
-        member.withdraw(attempt)
+        member.displace(attempt)
         await asyncio.sleep(_LATE_SECONDS)
         if not member.executes(attempt):
             await self._conclude(attempt)

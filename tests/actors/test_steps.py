@@ -1,4 +1,4 @@
-"""The board shows whose code is executed, and a run that is withdrawn takes no further step."""
+"""The board shows whose code is executed, and a run that is displaced takes no further step."""
 
 import asyncio
 import inspect
@@ -37,9 +37,9 @@ def test_two_maps_of_a_file_are_one_board() -> None:
     ours, theirs = Board(fd, 3), Board(fd, 3)
     os.close(fd)
     theirs.begin(3)
-    ours.withdraw(2)
+    ours.displace(2)
     assert [ours.has_begun(slot) for slot in (1, 2, 3)] == [False, False, True]
-    assert [theirs.is_withdrawn(slot) for slot in (1, 2, 3)] == [False, True, False]
+    assert [theirs.is_displaced(slot) for slot in (1, 2, 3)] == [False, True, False]
     theirs.clear(3)
     assert not ours.has_begun(3)
 
@@ -104,13 +104,13 @@ async def test_what_an_ended_run_left_behind_does_not_show(
     while not begun.is_set():
         await asyncio.sleep(0)
     work_of_run.end()
-    board.withdraw(2)
+    board.displace(2)
     go.set()
     await tasks[0]
     assert shown == [False]
 
 
-async def test_a_withdrawn_run_takes_no_step_but_to_end(
+async def test_a_displaced_run_takes_no_step_but_to_end(
     board: Board, threads: GraphThreads
 ) -> None:
     """Not even one that was due before: neither in its own task nor in one that it started."""
@@ -139,7 +139,7 @@ async def test_a_withdrawn_run_takes_no_step_but_to_end(
     while len(waiting) < 3:
         await asyncio.sleep(0)
     gate.set_result(None)  # from here on a step of each is due
-    board.withdraw(1)
+    board.displace(1)
     with pytest.raises(asyncio.CancelledError):
         await run
     await other
@@ -152,10 +152,10 @@ async def test_a_withdrawn_run_takes_no_step_but_to_end(
     ]
 
 
-async def test_a_withdrawn_run_gets_no_thread(board: Board, threads: GraphThreads) -> None:
+async def test_a_displaced_run_gets_no_thread(board: Board, threads: GraphThreads) -> None:
     called: list[int] = []
     work = Work(board, 1)
-    board.withdraw(1)
+    board.displace(1)
     with pytest.raises(Stopped):
         work.context.run(threads.submit, called.append, 1).result()
     assert called == []
