@@ -469,8 +469,8 @@ def test_it_ends_when_the_worker_is_silent(graph_id: str, running: Callable[...,
 
 
 def test_it_lives_as_long_as_the_worker_speaks(running: Callable[..., Runs]) -> None:
-    runs = running("echo", lease_seconds=1)
-    for _ in range(8):
+    runs = running("echo", lease_seconds=2)
+    for _ in range(12):
         runs.program.send("ping", {"n": 1})
         time.sleep(0.25)
     assert runs.start("echo").end() == "succeeded"

@@ -35,7 +35,7 @@ async def settle(db: Database, run_id: UUID) -> None:
 
 
 async def taken(lists: AsyncIterator[list[StartedRun]]) -> list[UUID]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [run.run_id for run in await anext(lists)]
 
 
@@ -55,7 +55,7 @@ async def test_runs_come_in_the_order_of_their_start(db: Database) -> None:
         watch.wake(thread_id)
         assert await taken(lists) == [second.run_id]
         async with aclosing(watch.runs_of(thread_id)) as late:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 found = await anext(late)
             assert [run.run_id for run in found] == [first.run_id, second.run_id]
             assert [run.finished_at is None for run in found] == [False, True], "as they are now"
@@ -124,7 +124,7 @@ async def test_in_one_process(db: Database) -> None:
         log.begin(thread_id)
         assert await taken(lists) == [run.run_id]
         await log.note_update(thread_id, b"{}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             [update] = await anext(updates)
         assert (update.name, update.data) == ("state_update", b"{}")
         await log.put(str(run.run_id), 1, "values", b"1")

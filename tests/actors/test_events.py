@@ -347,7 +347,7 @@ async def test_ended_tells_the_end(carrier: Carrier, rows: Rows) -> None:
     await asyncio.sleep(0.2)
     assert not any(task.done() for task in waiting)
     await ends.end(run_id, 1, "success")  # the row stays active: only the mark can have told
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(_LONG):
         await asyncio.gather(*waiting)
 
 

@@ -93,7 +93,7 @@ async def sending(
 
 
 async def rows_left(db: Database, until: Callable[[list[dict[str, Any]]], bool]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not until(rows := await db.fetch_all("SELECT * FROM webhook_deliveries")):
             await asyncio.sleep(0.02)
     return rows

@@ -105,7 +105,7 @@ class Topology:
                 process.resume()  # what a failed test left frozen could not end
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
-        _gone, alive = psutil.wait_procs(left, timeout=5)
+        _gone, alive = psutil.wait_procs(left, timeout=30)
         for process in alive:
             process.kill()
         assert not alive, f"left behind: {alive}"
@@ -118,8 +118,8 @@ class Topology:
         for process in victims:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self.process.wait(10)
-        _gone, alive = psutil.wait_procs(victims, timeout=10)
+        self.process.wait(30)
+        _gone, alive = psutil.wait_procs(victims, timeout=30)
         assert not alive, f"not even SIGKILL ended {alive}"
 
     def _tree(self) -> list[psutil.Process]:

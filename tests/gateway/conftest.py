@@ -233,7 +233,7 @@ class Stage:
 
     async def next_message(self) -> str:
         """The id of the run that the next message in the queue names."""
-        entry = await self.redis.blpop(["callboard:runs"], timeout=5)  # type: ignore[misc]
+        entry = await self.redis.blpop(["callboard:runs"], timeout=30)  # type: ignore[misc]
         assert entry is not None, "no message came"
         message = await self.redis.hget("callboard:runs.msgs", entry[1])  # type: ignore[misc,arg-type]
         assert message is not None
@@ -241,7 +241,7 @@ class Stage:
 
     async def inspect(self, status: int, body: Any) -> tuple[str, Any]:
         """Answers the next question to the inspector; returns what was asked."""
-        entry = await self.redis.blpop(["callboard:inspect"], timeout=5)  # type: ignore[misc]
+        entry = await self.redis.blpop(["callboard:inspect"], timeout=30)  # type: ignore[misc]
         assert entry is not None, "nothing was asked"
         message = await self.redis.hget("callboard:inspect.msgs", entry[1])  # type: ignore[misc,arg-type]
         assert message is not None
@@ -261,10 +261,10 @@ class Stage:
         """Listens to a channel."""
         async with self.redis.pubsub() as listener:
             await listener.subscribe(channel)
-            await listener.get_message(timeout=5)
+            await listener.get_message(timeout=30)
 
             async def heard() -> str:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while True:
                         message = await listener.get_message(
                             ignore_subscribe_messages=True, timeout=5

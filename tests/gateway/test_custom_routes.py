@@ -195,7 +195,7 @@ async def test_it_learns_that_its_client_has_left(house: House, waits_for: str) 
     async with client.session.get(client.url + "/forever") as response:
         await response.content.readexactly(1)
         response.close()
-    result = await asyncio.wait_for(left, 20)
+    result = await asyncio.wait_for(left, 60)
     assert result == "http.disconnect" if waits_for == "receive" else isinstance(result, OSError)
 
 
@@ -213,7 +213,7 @@ async def test_what_it_does_after_its_answer_is_done(house: House) -> None:
         await response.content.readexactly(5)
         response.close()
     may.set()
-    await asyncio.wait_for(done.wait(), 20)
+    await asyncio.wait_for(done.wait(), 60)
 
 
 async def test_its_failures_are_its_own(house: House) -> None:
@@ -299,7 +299,7 @@ async def test_it_learns_how_a_websocket_was_closed(house: House) -> None:
         await socket.send_str("x")
         await socket.receive_str()
         await socket.close(code=4002, message=b"enough")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "seen" not in app.scopes[0]:
             await asyncio.sleep(0)
     assert app.scopes[0]["seen"] == (4002, "enough")

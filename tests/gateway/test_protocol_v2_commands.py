@@ -283,7 +283,7 @@ class Socket:
         return await self.answer()
 
     async def answer(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 message = await self.socket.receive_json()
                 if message["type"] != "event":
@@ -291,7 +291,7 @@ class Socket:
                 self.events.append(message)
 
     async def event(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             message = await self.socket.receive_json()
         assert message["type"] == "event", message
         self.events.append(message)
@@ -305,9 +305,18 @@ async def connected(client: Client, thread_id: str) -> AsyncIterator[Socket]:
         yield Socket(socket)
 
 
-async def test_commands_and_events_on_one_connection(client: Client, stage: Stage) -> None:
+_CALM = {"stream_heartbeat_seconds": 15}
+"""Client and gateway share a loop here: a pong must not be late because the loop was held up."""
+
+
+@pytest.fixture
+async def calm(house: House) -> Client:
+    return await house.gateway(**_CALM)
+
+
+async def test_commands_and_events_on_one_connection(calm: Client, stage: Stage) -> None:
     thread = str(uuid.uuid4())
-    async with connected(client, thread) as socket:
+    async with connected(calm, thread) as socket:
         subscribed = await socket.ask("subscription.subscribe", channels=["lifecycle", "values"])
         assert subscribed["result"]["replayed_events"] == 0
         assert (await socket.ask("agent.getTree"))["error"] == "no_such_run"
@@ -325,13 +334,13 @@ async def test_commands_and_events_on_one_connection(client: Client, stage: Stag
         assert tree["meta"]["applied_through_seq"] == socket.events[-1]["seq"]
 
 
-async def test_a_subscription_replays_and_then_says_how_much(client: Client, stage: Stage) -> None:
-    thread = await client.thread()
-    ended, running = await client.run(thread), await client.run(thread)
+async def test_a_subscription_replays_and_then_says_how_much(calm: Client, stage: Stage) -> None:
+    thread = await calm.thread()
+    ended, running = await calm.run(thread), await calm.run(thread)
     await stage.perform(ended["run_id"], ("values", {"x": 1}))
     await stage.claim(running["run_id"])
     await stage.emit(running["run_id"], "values", {"x": 2})
-    async with connected(client, thread) as socket:
+    async with connected(calm, thread) as socket:
         answer = await socket.ask("subscription.subscribe", channels=["values"])
         assert [event["params"]["data"] for event in socket.events] == [{"x": 1}, {"x": 2}]
         assert answer["result"]["replayed_events"] == 2
@@ -353,8 +362,8 @@ async def test_a_subscription_replays_and_then_says_how_much(client: Client, sta
         assert [event["params"]["data"]["x"] for event in socket.events] == [1, 2, 2, 3, 3, 4]
 
 
-async def test_what_is_no_command_on_a_connection(client: Client) -> None:
-    async with connected(client, str(uuid.uuid4())) as socket:
+async def test_what_is_no_command_on_a_connection(calm: Client) -> None:
+    async with connected(calm, str(uuid.uuid4())) as socket:
         await socket.socket.send_str("nope")
         broken = await socket.answer()
         assert (broken["id"], broken["message"]) == (None, "Protocol commands must be valid JSON.")
@@ -365,14 +374,14 @@ async def test_what_is_no_command_on_a_connection(client: Client) -> None:
         assert refused["meta"] == {"applied_through_seq": 0}
 
 
-async def test_a_connection_for_no_thread_is_closed_for_good(client: Client) -> None:
-    async with connected(client, "nope") as socket:
+async def test_a_connection_for_no_thread_is_closed_for_good(calm: Client) -> None:
+    async with connected(calm, "nope") as socket:
         assert (await socket.socket.receive()).type is aiohttp.WSMsgType.CLOSE
         assert socket.socket.close_code == 4422
 
 
 async def test_a_gateway_that_stops_sends_its_clients_to_another(house: House) -> None:
-    client, stop = await house.stoppable()
+    client, stop = await house.stoppable(**_CALM)
     async with connected(client, str(uuid.uuid4())) as socket:
         await socket.ask("subscription.subscribe", channels=["values"])
         stopping = asyncio.create_task(stop())

@@ -1,10 +1,10 @@
 """The gateway as a process of its own: uvloop, a shared port, and a stop by signal."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
-import time
 
 import aiohttp
 import pytest
@@ -31,11 +31,12 @@ serve(app, settings)
 """
 
 
-async def test_sigterm_ends_it_within_seconds_with_streams_open(
+async def test_sigterm_ends_it_at_once_with_streams_open(
     database_url, redis_url, free_port
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, database_url, redis_url, str(free_port)]
+        [sys.executable, "-c", PROGRAM, database_url, redis_url, str(free_port)],
+        env={**os.environ, "GATEWAY_SHUTDOWN_SECONDS": "60"},  # what streams must not use up
     )
     url = f"http://127.0.0.1:{free_port}"
     try:
@@ -52,10 +53,8 @@ async def test_sigterm_ends_it_within_seconds_with_streams_open(
                 for kind in ("stream", "wait") * 10
             ]
             assert {response.status for response in responses} == {200}
-            began = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 20) == 0
-            assert time.monotonic() - began < 10  # the promise is 5 s; this machine is shared
+            assert await asyncio.to_thread(process.wait, 40) == 0
             for response in responses:
                 response.close()
     finally:

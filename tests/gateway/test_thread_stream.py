@@ -25,7 +25,7 @@ async def followed(
 
 
 async def take(stream: Stream, count: int) -> list[Frame]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         frames = [await stream.frame() for _ in range(count)]
     assert None not in frames, "it ended"
     return [frame for frame in frames if frame is not None]
@@ -35,7 +35,7 @@ async def until_done(stream: Stream, run_id: str) -> list[Frame]:
     """The frames up to the run's ``run_done``."""
     done = {"status": "run_done", "run_id": run_id}
     frames: list[Frame] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not frames or frames[-1].data != done:
             frames += await take(stream, 1)
     return frames

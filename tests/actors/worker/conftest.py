@@ -47,7 +47,7 @@ async def db(database_url: str) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = 40.0) -> Any:
+async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = 60.0) -> Any:
     """The first true value of ``check``; fails naming ``what`` when there is none in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -110,7 +110,7 @@ class Rows:
         row = await self.row(run_id)
         return None if row is None else str(row["status"])
 
-    async def ended(self, run_id: UUID, seconds: float = 40.0) -> dict[str, Any]:
+    async def ended(self, run_id: UUID, seconds: float = 60.0) -> dict[str, Any]:
         """The run's row, once it has ended."""
 
         async def over() -> dict[str, Any] | None:

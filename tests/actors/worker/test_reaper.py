@@ -159,7 +159,7 @@ async def test_without_redis_a_scheduler_sweeps_itself(rows, db, schedulers):
     while await rows.status(run_id) != "pending":
         await asyncio.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(process.wait, 60) == 0
 
 
 async def test_a_scheduler_has_workers_sweep_and_sends_delayed_runs(

@@ -132,7 +132,8 @@ async def test_a_second_signal_hurries_the_drain(rows, workers, dispatcher, side
     await dispatcher.run(run_id)
     await side_effects.begun("0:sleep")
     worker.signal(signal.SIGTERM)
-    await asyncio.sleep(0.2)  # two signals at once would be one
+    while "worker drains" not in worker.log.read_text():  # two signals at once would be one
+        await asyncio.sleep(0.01)
     worker.signal(signal.SIGTERM)
     assert await worker.exited() == 0
     assert await rows.status(run_id) == "pending"
