@@ -15,7 +15,7 @@ from actors.webhook_policy import WebhookRefused
 from gateway.auth.grant import Grant, Value
 from gateway.auth.user import stamps
 from gateway.context import Context
-from gateway.errors import NotFound, Unprocessable
+from gateway.errors import BadRequest, NotFound, Unprocessable
 from gateway.routing import Call
 from gateway.stopping import stop_abandoned
 from gateway.wire.assistants import mirrored
@@ -134,6 +134,7 @@ async def prepare(call: Call, body: RunCreate, thread_id: UUID | None, grant: Gr
     assistant = await find_assistant(call, body.assistant_id)
     await check_webhook(call.context, body.webhook)
     request = _changed(requested(call, body), grant)
+    check_resume(request, thread_id)
     try:
         new = compose(request, assistant, thread_id, run_id=grant.value["run_id"])
     except TooDeep:
@@ -192,6 +193,12 @@ async def check_webhook(context: Context, url: str | None) -> None:
             await webhook_policy.check(context.webhooks, url)
         except WebhookRefused as refused:
             raise Unprocessable(str(refused)) from None
+
+
+def check_resume(request: RunRequest, thread_id: UUID | None) -> None:
+    """Raises BadRequest for an answer to a thread that is yet to be made."""
+    if thread_id is None and (request.command or {}).get("resume") is not None:
+        raise BadRequest("An answer goes to the thread that asked: a stateless run has no such one")
 
 
 def requested(call: Call, body: RunCreate) -> RunRequest:

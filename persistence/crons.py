@@ -18,7 +18,13 @@ import sqlalchemy as sa
 
 from persistence import assistants, runs, schedule
 from persistence.engine import Connection, Database, JsonText, Row
-from persistence.errors import AssistantNotFound, CronNotFound, ThreadBusy, ThreadNotFound
+from persistence.errors import (
+    AssistantNotFound,
+    CronNotFound,
+    NothingToResume,
+    ThreadBusy,
+    ThreadNotFound,
+)
 from persistence.models import crons, threads
 from persistence.run_request import RunRequest, compose
 from persistence.runs import Created
@@ -361,8 +367,8 @@ _MOVE_ON = "UPDATE crons SET next_run_date = %(next)s WHERE cron_id = %(cron_id)
 async def fire(db: Database, one: Due) -> Created | None:
     """Makes the run of a cron that is due, and moves the cron to its next date from now on.
 
-    None when somebody else has done or is doing it, or when its strategy is ``reject`` and the
-    thread is busy: then the date is passed over.
+    None when somebody else has done or is doing it. None, too, when its strategy is ``reject`` and
+    the thread is busy, or when it answers and nothing is asked: then the date is passed over.
     """
     try:
         assistant = await assistants.get(db, one.assistant_id)
@@ -382,7 +388,7 @@ async def fire(db: Database, one: Due) -> Created | None:
         )
         try:
             return await runs.create_within(connection, compose(request, assistant, one.thread_id))
-        except ThreadBusy:
+        except (NothingToResume, ThreadBusy):
             return None
 
 

@@ -9,7 +9,7 @@ import orjson
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from gateway.admission import TOO_DEEP, check_webhook, find_assistant, requested
+from gateway.admission import TOO_DEEP, check_resume, check_webhook, find_assistant, requested
 from gateway.auth.grant import Grant, Value
 from gateway.errors import BadRequest, NotFound, Unprocessable
 from gateway.responses import page_of
@@ -36,7 +36,10 @@ from persistence.schedule import BadSchedule
 routes = Routes()
 
 _CREATE: TypeAdapter[CronCreate] = TypeAdapter(CronCreate)
-_REFUSED = {400: "Both configurable and context", 404: "No such assistant or thread"}
+_REFUSED = {
+    400: "Both configurable and context, or an answer without a thread",
+    404: "No such assistant or thread",
+}
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Value:
@@ -197,6 +200,7 @@ def _content(
     """What the payload means: read by the model that creates runs, so every firing can make one."""
     body = checked(payload, _CREATE)
     request, stamp = requested(call, body), {"cron_id": str(cron_id)}
+    check_resume(request, thread_id)
     configurable = request.config.get("configurable", {}) | stamp
     config = payload.get("config", {})
     shown = payload | {"config": config | {"configurable": config.get("configurable", {}) | stamp}}

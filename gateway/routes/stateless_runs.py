@@ -24,7 +24,7 @@ from persistence.runs import NewRun, RunRow
 
 routes = Routes()
 
-_REFUSED = {400: "Both configurable and context", 404: "No such assistant"}
+_REFUSED = {400: "Both configurable and context, or an answer", 404: "No such assistant"}
 _RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 
 

@@ -34,6 +34,12 @@ async def fire(stage: Stage, redis_url: str) -> None:
         await dispatcher.close()
 
 
+async def test_a_stateless_cron_has_no_thread_to_answer(client: Client) -> None:
+    answer = await client.post("/runs/crons", DAILY | {"command": {"resume": "yes"}})
+    assert answer.status == 400
+    assert (await client.post("/runs/crons/count", {})).json == 0
+
+
 async def test_a_stateless_cron_is_shown_with_everything(client: Client) -> None:
     sent = DAILY | {
         "timezone": "Europe/Berlin",

@@ -465,6 +465,15 @@ async def test_stateless_runs_have_a_thread_that_goes_with_them(client, stage) -
     assert thread["thread_id"] == kept.json["thread_id"]
 
 
+@pytest.mark.parametrize("path", ["/runs", "/runs/wait", "/runs/stream", "/runs/batch"])
+async def test_a_stateless_run_has_no_thread_to_answer(client, path) -> None:
+    body = {"assistant_id": "agent", "command": {"resume": "yes"}, "on_completion": "keep"}
+    other = {"assistant_id": "agent", "on_completion": "keep"}
+    answer = await client.post(path, [other, body] if path == "/runs/batch" else body)
+    assert answer.status == 400
+    assert (await client.post("/threads/count", {})).json == 0
+
+
 async def test_stateless_wait(client, stage) -> None:
     waiting = asyncio.create_task(client.post("/runs/wait", {"assistant_id": "agent"}))
     run_id = await stage.next_message()

@@ -207,6 +207,14 @@ async def test_on_a_busy_thread_the_strategy_decides(db: Database, strategy: str
         assert stopped.cancel_action is CancelAction(strategy)
 
 
+async def test_an_answer_that_nobody_waits_for_is_passed_over(db: Database) -> None:
+    thread = await threads.create(db, uuid4(), {})
+    request = RunRequest(command={"resume": "yes"})
+    [due] = await make_due(db, await new_cron(db, thread.thread_id, request=request))
+    assert await crons.fire(db, due) is None
+    assert await crons.due(db) == []
+
+
 async def test_a_disabled_or_ended_cron_does_not_fire(db: Database) -> None:
     off = await new_cron(db, enabled=False)
     ended = await new_cron(db, end_time="2030-01-01T00:00:00Z")
