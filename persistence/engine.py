@@ -1,14 +1,16 @@
 """The one pool of a process, and the one place where Postgres' failures get our names."""
 
+import asyncio
+import select
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 import psycopg
 from psycopg import AsyncConnection, sql
-from psycopg.abc import Buffer
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
 from psycopg.rows import DictRow, dict_row
@@ -20,10 +22,12 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from persistence.errors import Unavailable
 from persistence.settings import DatabaseSettings
 from persistence.text import clean, clean_json, dumps
+from persistence.watch import Watch
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = dict[str, Any]
 Connection = AsyncConnection[DictRow]
+Answer = TypeVar("Answer")
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
 _CHECK_AFTER_IDLE_SECONDS = 1.0
@@ -72,20 +76,42 @@ class _Outage:
 
 
 class _Connection(AsyncConnection[DictRow]):
-    """A connection that knows when it was last seen alive, and tells how connecting went."""
+    """A connection under a watch, that knows when it was last seen alive.
 
+    Tells how connecting went.
+    """
+
+    opened_at: float = 0.0
     last_seen: float = 0.0
+    _watch: Watch | None = None
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
         outage: _Outage = kwargs.pop("outage")
+        watch: Watch = kwargs.pop("watch")
+        opened_at = monotonic()
         try:
             connection = await super().connect(conninfo, **kwargs)
         except psycopg.Error as error:
             outage.cause = str(error).strip()
             raise
         outage.cause = None
+        connection.opened_at, connection._watch = opened_at, watch
         return connection
+
+    async def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
+        if self._watch is None:
+            return await super().wait(gen, *args, **kwargs)
+        with self._watch.over(self):
+            return await super().wait(gen, *args, **kwargs)
+
+    def has_word(self) -> bool:
+        """Whether the server said something while nothing was asked: most often its farewell."""
+        if self.closed:
+            return True
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
 
 @contextmanager
@@ -124,14 +150,18 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
-        self._distrusted_before = 0.0
+        self._replaced_at = 0.0
         self._outage = _Outage()
+        limit = settings.statement_timeout_seconds if self._sets_limits else 0
+        self._watch = Watch(self._greet, settings.connect_timeout_seconds, limit)
+        self._watching: asyncio.Task[None] | None = None
         unacknowledged = settings.unacknowledged_timeout_seconds
         self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
             settings.url,
             connection_class=_Connection,
             kwargs={
                 "outage": self._outage,
+                "watch": self._watch,
                 "autocommit": True,
                 "row_factory": dict_row,
                 "prepare_threshold": settings.prepare_threshold,
@@ -160,16 +190,32 @@ class Database:
     async def open(self) -> None:
         """Starts connecting; does not wait, so a process can start before its database does."""
         await self._pool.open()
+        self._watching = asyncio.create_task(self._watch.run(), name="database watch")
 
     async def close(self) -> None:
         """Closes every connection."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         await self._pool.close()
+
+    @property
+    def _sets_limits(self) -> bool:
+        """Whether sessions are ours to configure; behind a pooler they may be somebody else's."""
+        return self.settings.prepare_threshold is not None
+
+    async def _greet(self) -> None:
+        seconds = self.settings.connect_timeout_seconds
+        connection = await AsyncConnection.connect(
+            self.settings.url, connect_timeout=seconds, application_name="callboard"
+        )
+        await connection.close()
 
     async def _configure(self, connection: _Connection) -> None:
         set_json_dumps(dumps, connection)
         set_json_loads(orjson.loads, connection)
         seconds = self.settings.statement_timeout_seconds
-        if seconds and self.settings.prepare_threshold is not None:
+        if seconds and self._sets_limits:
             # The second is for a process that is stopped (SIGSTOP) while it holds a thread's lock.
             await connection.execute(
                 "SELECT set_config('statement_timeout', %(ms)s, false),"
@@ -179,16 +225,29 @@ class Database:
         connection.last_seen = monotonic()
 
     async def _check(self, connection: _Connection) -> None:
-        idle_since = connection.last_seen
-        if (
-            idle_since < self._distrusted_before
-            or monotonic() - idle_since > _CHECK_AFTER_IDLE_SECONDS
-        ):
+        is_fresh = monotonic() - connection.last_seen <= _CHECK_AFTER_IDLE_SECONDS
+        if is_fresh and not connection.has_word():
+            return
+        try:
             await AsyncConnectionPool.check_connection(connection)
+        except psycopg.Error:
+            await self._lost(connection)
+            raise
+
+    async def _lost(self, connection: _Connection) -> None:
+        """One lost connection rarely comes alone: replaces all that are as old as this one.
+
+        The pool itself would find them out one by one, with a pause that doubles in between.
+        """
+        if connection.opened_at > self._replaced_at:
+            self._replaced_at = monotonic()
+            await self._pool.drain()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """Lends an autocommit connection whose rows are dicts."""
+        if self._watch.is_frozen:
+            raise Unavailable("the database does not answer")
         timeout = self.settings.pool_timeout_seconds
         if self._outage.cause is not None:
             # Nobody is helped by waiting; the pool tries on, and asking is what makes it.
@@ -200,8 +259,7 @@ class Database:
                     self._outage.cause = None  # while one connection works it is no outage
                 finally:
                     if connection.closed:
-                        # One lost connection rarely comes alone: check the others before use.
-                        self._distrusted_before = monotonic()
+                        await self._lost(connection)
                     connection.last_seen = monotonic()
 
     @asynccontextmanager

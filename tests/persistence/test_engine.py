@@ -3,7 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -13,6 +16,7 @@ from persistence import runs
 from persistence.engine import Database
 from persistence.errors import Unavailable
 from persistence.settings import DatabaseSettings
+from tests.faults.outages.services import Service, own_postgres
 from tests.persistence.sample import create
 
 
@@ -44,6 +48,150 @@ async def test_a_killed_backend_is_unavailable_once(db: Database) -> None:
     # The others died with it: after one loss they are asked before they are lent.
     for _ in range(4):
         await db.ping()
+
+
+async def test_backends_that_died_unused_are_not_missed(db: Database) -> None:
+    """Whoever comes next gets a fresh connection, and need not wait for the others to be found."""
+    async with AsyncExitStack() as all_of_them:
+        for _ in range(10):
+            await all_of_them.enter_async_context(db.connection())
+    with psycopg.connect(db.settings.url, autocommit=True) as outside:
+        outside.execute(
+            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+    await asyncio.gather(*(create(db) for _ in range(20)))
+
+
+class Line:
+    """A way to a server, over TCP, that may swallow what is sent."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open = asyncio.Event()
+        self._open.set()
+        self._lines: set[asyncio.Task[None]] = set()
+
+    async def listen(self) -> int:
+        """Returns the port."""
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def freeze(self) -> None:
+        self._open.clear()
+
+    async def thaw(self) -> None:
+        self._open.set()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._lines:
+            task.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._lines.add(task)
+        theirs, ours = await asyncio.open_unix_connection(self._path)
+        pipes = {
+            asyncio.create_task(self._pipe(*ends)) for ends in ((reader, ours), (theirs, writer))
+        }
+        try:
+            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pipe in pipes:
+                pipe.cancel()
+            await asyncio.gather(*pipes, return_exceptions=True)
+            for one in (writer, ours):
+                one.close()
+            self._lines.discard(task)
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._open.wait()
+            writer.write(data)
+            await writer.drain()
+
+
+class Processes:
+    """All processes of a server, that may be stopped."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._stopped: list[psutil.Process] = []
+
+    async def freeze(self) -> None:
+        self._stopped = self._service.family()
+        for process in self._stopped:
+            process.suspend()
+
+    async def thaw(self) -> None:
+        for process in self._stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    async def close(self) -> None:
+        self._service.stop()
+
+
+@pytest.fixture(params=["stopped", "black hole"])
+async def frozen(
+    request: pytest.FixtureRequest, service_folder: Path
+) -> AsyncIterator[tuple[Database, Line | Processes]]:
+    """A database on a server of its own, and the way to freeze it."""
+    folder = service_folder / f"own-{id(request)}"
+    folder.mkdir()
+    service = own_postgres(folder)
+    url, server = service.url, Processes(service)
+    part: Line | Processes = server
+    if request.param == "black hole":
+        socket_folder = psycopg.conninfo.conninfo_to_dict(url)["host"]
+        part = Line(f"{socket_folder}/.s.PGSQL.5432")
+        port = await part.listen()
+        url = psycopg.conninfo.make_conninfo(url, host="127.0.0.1", port=port)
+    database = Database(DatabaseSettings(url=url, connect_timeout_seconds=1))
+    await database.open()
+    yield database, part
+    await part.thaw()
+    await database.close()
+    if part is not server:
+        await part.close()
+    await server.close()
+
+
+async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | Processes]) -> None:
+    database, part = frozen
+    assert await database.fetch_one("SELECT pg_sleep(4)"), "slow is not frozen"
+    async with AsyncExitStack() as some:
+        for _ in range(3):
+            await some.enter_async_context(database.connection())
+
+    async def write() -> None:
+        async with database.transaction() as connection:
+            await connection.execute("CREATE TABLE begun ()")
+            await part.freeze()
+            await connection.execute("CREATE TABLE never ()")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable):
+            await write()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await database.ping()
+    await part.thaw()
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await database.ping()
+                break
+            except Unavailable:
+                await asyncio.sleep(0.1)
+    await asyncio.gather(*(database.ping() for _ in range(8)))
+    tables = await database.fetch_all(
+        "SELECT relname FROM pg_class WHERE relname IN ('begun', 'never')"
+    )
+    assert tables == [], "what was not committed is undone"
 
 
 async def test_read_only_is_unavailable(db: Database) -> None:
