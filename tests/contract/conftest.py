@@ -42,7 +42,7 @@ class Callboard:
             raise
         self.url = line.partition(" serves at ")[2].split()[0]
 
-    def await_line(self, text: str, seconds: float = 90) -> str:
+    def await_line(self, text: str, seconds: float = 240) -> str:
         """The first line of the output with this text, as soon as there is one."""
 
         def found() -> str | None:

@@ -33,7 +33,7 @@ KINDS = {
 }
 
 
-def _eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def _eventually(check: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
     """The first true value of ``check``; fails naming ``what`` when there is none in time."""
     deadline = time.monotonic() + seconds
     while True:
@@ -93,7 +93,7 @@ class Topology:
             assert self.process.poll() is None, (self.folder / "up.log").read_text()[-4000:]
             return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
 
-        _eventually(ready, "the topology is ready", 110)
+        _eventually(ready, "the topology is ready", 240)
 
     def stop(self) -> int:
         assert self.process is not None
@@ -292,5 +292,5 @@ def unbroken(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """Waits for an event: ``eventually(check, "what is awaited", seconds=60)``."""
+    """Waits for an event: ``eventually(check, "what is awaited", seconds=120)``."""
     return _eventually

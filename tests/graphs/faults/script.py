@@ -92,6 +92,9 @@ def _sync(verb: str, argument: Any) -> None:
     match verb:
         case "block":
             time.sleep(argument)
+        case "hold":
+            while not Path(argument).exists():
+                time.sleep(0.01)
         case "spin":
             _spin(argument)
         case "gil":
