@@ -58,6 +58,11 @@ class Member:
         """Whether an attempt of the run is in it."""
         return any(key[0] == run_id for key in self.attempts)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it could take a run, if its loop turned."""
+        return len(self.attempts) < self.limit
+
     def take(self, attempt: Attempt) -> None:
         """Gives an attempt a place."""
         taken = {other.slot for other in self.attempts.values()}

@@ -309,7 +309,8 @@ class Pool:
             for attempt in held_up:
                 attempt.stop = Displaced()
                 self._crew.spawn(self._take_back(member, attempt))
-            if held_up or (not self._draining and not self.free):
+            is_missed = not self._draining and not self.free and member.has_room
+            if held_up or is_missed:
                 self._crew.retire(member, "its loop does not turn", patient=True)
 
     async def _take_back(self, member: Member, attempt: Attempt) -> None:

@@ -201,6 +201,22 @@ async def test_a_process_whose_loop_is_blocked_offers_no_slot(pools, begin, side
     await until(lambda: pool.free == 2)
 
 
+@pytest.mark.parametrize("seats", [1, 2])
+async def test_a_process_that_is_held_up_is_replaced_where_its_seats_are_missed(
+    pools, begin, side_effects, seats
+):
+    """A full one offers no seat, held up or not: its limit is somebody's wish."""
+    pool = await pools(n_jobs_per_worker=seats, executor_spares=1)
+    _, outcome = await begin(pool, ["ablock", 8], log=side_effects.path)
+    first = await side_effects.begun("0:ablock")
+    _, after = await begin(pool, ["sleep", 0], log=side_effects.path)
+    assert isinstance(await after, Succeeded)
+    assert outcome.done() == (seats == 1)
+    second = await side_effects.begun("0:sleep")
+    assert (first["pid"] == second["pid"]) == (seats == 1)
+    assert isinstance(await outcome, Succeeded)
+
+
 async def test_a_process_that_ran_enough_is_replaced_and_loses_nothing(pools, begin, side_effects):
     pool = await pools(executor_max_runs=2, retire_timeout_seconds=0)
     outcomes = [(await begin(pool, ["sleep", 0.3], log=side_effects.path))[1] for _ in range(5)]
