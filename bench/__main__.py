@@ -4,6 +4,8 @@ import argparse
 import asyncio
 import os
 
+SCENARIOS = ["idle", "ends", "throughput", "burning", "share"]
+
 
 def main() -> None:
     """Reads the command line and runs the scenarios it asks for."""
@@ -13,9 +15,7 @@ def main() -> None:
     server = which.add_parser("server", help="scenarios against a server that serves bench/graphs")
     server.add_argument("--url", default="http://127.0.0.1:2024")
     server.add_argument("--api-key", help="sent as x-api-key")
-    server.add_argument(
-        "--only", action="append", choices=["idle", "throughput", "burning", "share"]
-    )
+    server.add_argument("--only", action="append", choices=SCENARIOS)
     server.add_argument("--runs", type=int, default=640, help="runs of the throughput scenario")
     server.add_argument("--concurrency", type=int, default=32)
     server.add_argument("--samples", type=int, default=100, help="samples of the idle scenario")
@@ -58,7 +58,7 @@ def main() -> None:
                     samples=options.samples,
                     cores=options.cores,
                 ),
-                options.only or ["idle", "throughput", "burning", "share"],
+                options.only or SCENARIOS,
             )
         )
     elif options.which == "threads":

@@ -72,6 +72,28 @@ async def idle(target: Target) -> Rows:
     ]
 
 
+async def ends(target: Target) -> Rows:
+    """From the end of a run's last node to the answer of who waits, and of who joins.
+
+    By the wall clock of this machine: the server has to be on it.
+    """
+    waited, joined = [], []
+    request = {"assistant_id": "clock", "input": {"seconds": 0.1, "ended_at": 0.0}}
+    async with connect(target) as connection:
+        for _ in range(target.samples // 2):
+            answer = await connection.request("POST", "/runs/wait", request)
+            waited.append(time.time() - json.loads(answer)["ended_at"])
+            thread = json.loads(await connection.request("POST", "/threads", {}))["thread_id"]
+            run = await connection.request("POST", f"/threads/{thread}/runs", request)
+            path = f"/threads/{thread}/runs/{json.loads(run)['run_id']}/join"
+            answer = await connection.request("GET", path)
+            joined.append(time.time() - json.loads(answer)["ended_at"])
+    return [
+        ("end: last node to the answer of wait", milliseconds(waited)),
+        ("end: last node to the answer of join", milliseconds(joined)),
+    ]
+
+
 async def throughput(target: Target) -> Rows:
     """Stateless runs, waited for, as many at a time as the concurrency says."""
     left = iter(range(target.runs))
@@ -124,6 +146,7 @@ async def share(target: Target) -> Rows:
 
 SCENARIOS: dict[str, Callable[[Target], Awaitable[Rows]]] = {
     "idle": idle,
+    "ends": ends,
     "throughput": throughput,
     "burning": burning,
     "share": share,

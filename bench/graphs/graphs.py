@@ -47,6 +47,19 @@ async def sleep(state: Seconds) -> None:
     await asyncio.sleep(state["seconds"])
 
 
+class Clock(TypedDict):
+    """When the last node ended, on this machine's clock."""
+
+    seconds: float
+    ended_at: float
+
+
+async def pause(state: Clock) -> Clock:
+    """Long enough for a client to begin to wait."""
+    await asyncio.sleep(state["seconds"])
+    return {**state, "ended_at": time.time()}
+
+
 _trivial = StateGraph(Count)
 for _before, _name in ((START, "a"), ("a", "b"), ("b", "c")):
     _trivial.add_node(_name, step)
@@ -55,4 +68,5 @@ trivial = _trivial.compile()
 
 burn = StateGraph(Seconds).add_node("burn", burn_in_thread).add_edge(START, "burn").compile()
 stall = StateGraph(Seconds).add_node("stall", burn_on_loop).add_edge(START, "stall").compile()
+clock = StateGraph(Clock).add_node("pause", pause).add_edge(START, "pause").compile()
 wait = StateGraph(Seconds).add_node("wait", sleep).add_edge(START, "wait").compile()
