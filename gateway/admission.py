@@ -197,7 +197,7 @@ async def check_webhook(context: Context, url: str | None) -> None:
 
 def check_resume(request: RunRequest, thread_id: UUID | None) -> None:
     """Raises BadRequest for an answer to a thread that is yet to be made."""
-    if thread_id is None and (request.command or {}).get("resume") is not None:
+    if thread_id is None and "resume" in (request.command or {}):
         raise BadRequest("An answer goes to the thread that asked: a stateless run has no such one")
 
 

@@ -174,11 +174,11 @@ def _answers(request: RunRequest) -> Answers | None:
     An answer may go along with an update or a jump, and be given at an earlier checkpoint.
     """
     command = request.command or {}
-    resume = command.get("resume")
     is_more = command.get("update") or command.get("goto") or request.place
     configurable = request.config.get("configurable") or {}
-    if resume is None or is_more or configurable.get("checkpoint_id"):
+    if "resume" not in command or is_more or configurable.get("checkpoint_id"):
         return None
+    resume = command["resume"]
     ids = resume if isinstance(resume, dict) and all(len(key) == 32 for key in resume) else ()
     return Answers(frozenset(ids))
 

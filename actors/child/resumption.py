@@ -62,6 +62,10 @@ class NothingToResume(ValueError):
     """The run answers a question, but the thread has never run."""
 
 
+class AmbiguousAnswer(ValueError):
+    """The run answers with null, and nobody can say which of several questions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to stream: ``is_over`` when an earlier attempt had come to the run's end."""
@@ -76,7 +80,8 @@ async def plan(
 ) -> Plan:
     """Decides, and for a command puts down how things stand. ``graph`` has its checkpointer.
 
-    Raises UnknownCheckpoint, NothingToResume, and EmptyInputError for a command that says nothing.
+    Raises UnknownCheckpoint, NothingToResume, AmbiguousAnswer, and EmptyInputError for a command
+    that says nothing.
     """
     config = run_config.compose(start, graph.context_schema)
     command: Mapping[str, Any] = start.kwargs.get("command") or {}
@@ -134,23 +139,28 @@ async def _commanded(
 ) -> Command[Any] | None:
     """The part of the command that is still to be applied; None when that is nothing."""
     resume, update, goto = command.get("resume"), command.get("update"), command.get("goto")
-    if resume is None and not update and not goto:
+    is_answer = "resume" in command  # null is an answer too, and for LangGraph only with an address
+    if not is_answer and not update and not goto:
         raise EmptyInputError("Received empty Command input")
     if target is None:
-        if resume is not None:
+        if is_answer:
             raise NothingToResume("There is nothing to resume: the thread has no state")
         return command_of(None, update, goto)
     writes = target.pending_writes or []
     mark = _mark(writes, start.run_id)
     if mark is None:
-        asked = [] if resume is None else await _questions(config, target, graph)
+        asked = await _questions(config, target, graph) if is_answer else []
+        if is_answer and resume is None and len(asked) > 1:
+            raise AmbiguousAnswer(
+                "Several questions wait: an answer of null must name the interrupt it is for"
+            )
         mark = {"run_id": start.run_id, "asked": asked, "written": _written(writes)}
         mark_id = str(uuid.uuid5(uuid.UUID(start.run_id), _MARK))
         await saver.aput_writes(target.config, [(_MARK, mark)], mark_id)
         return command_of(_addressed(resume, asked), update, goto)
     if _written(writes) > mark["written"]:
         update = goto = None
-    if resume is not None:
+    if is_answer:
         snapshot = await graph.aget_state(target.config, subgraphs=True)
         resume = _addressed(resume, mark["asked"])
         if _is_addressed(resume):
@@ -189,7 +199,7 @@ def _only_ends(command: Mapping[str, Any]) -> bool:
 
 def _addressed(resume: Any, asked: Sequence[str]) -> Any:
     """A lone answer becomes the answer to the one open question, if there is exactly one."""
-    if resume is None or _is_addressed(resume) or len(asked) != 1:
+    if _is_addressed(resume) or len(asked) != 1:
         return resume
     return {asked[0]: resume}
 

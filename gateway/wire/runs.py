@@ -100,9 +100,20 @@ def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
     return {key: checkpoint[key] for key in keys if checkpoint.get(key) is not None}
 
 
+def _command(command: dict[str, Any]) -> dict[str, Any]:
+    """``resume`` only where it is an answer.
+
+    Null is one too, but beside something else to do it says nothing: some clients fill in all keys.
+    """
+    is_more = command.get("update") or command.get("goto")
+    if is_more and command.get("resume") is None:
+        return {key: value for key, value in command.items() if key != "resume"}
+    return command
+
+
 RunConfig = Annotated[dict[str, Any], AsSent(RunConfigForm)]
 Checkpoint = Annotated[dict[str, Any], AsSent(CheckpointForm), AfterValidator(_place)]
-Command = Annotated[dict[str, Any], AsSent(CommandForm)]
+Command = Annotated[dict[str, Any], AsSent(CommandForm), AfterValidator(_command)]
 
 
 class RunCreate(Body):

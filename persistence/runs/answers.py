@@ -23,7 +23,9 @@ class Answers:
 
 
 _ANSWERED = f"""
-SELECT r.kwargs->'command'->'resume' AS answer FROM runs r
+SELECT r.kwargs->'command'->'resume' AS answer,
+       r.kwargs->'command'->'resume' IS NOT NULL AS is_answer -- JSON's null is one
+FROM runs r
 WHERE r.thread_id = %(thread_id)s AND r.status IN ({ACTIVE_STATUSES})
 """
 
@@ -50,7 +52,7 @@ async def check_answers(
         raise ThreadNotFound(thread_id)
     if strategy is not MultitaskStrategy.ENQUEUE:
         active = []  # they make way, and their answers with them
-    given = [row["answer"] for row in active if row["answer"] is not None]
+    given = [row["answer"] for row in active if row["is_answer"]]
     if any(_answers_same(answers, answer) for answer in given):
         raise NothingToResume("The question was answered by another run already")
     open_ids = {question["id"] for task in asked["interrupts"].values() for question in task}

@@ -372,6 +372,6 @@ class TestRefused:
         assert frames[-1] == ["error", {"error": "NothingToResume", "message": message}]
 
     async def test_a_command_that_says_nothing(self, killable: Any) -> None:
-        frames = await killable("ask").run({"command": {"resume": None}})
+        frames = await killable("ask").run({"command": {"goto": []}})
         message = "Received empty Command input"
         assert frames[-1] == ["error", {"error": "EmptyInputError", "message": message}]

@@ -109,6 +109,31 @@ class TestSucceeded:
         trail = parts(thread)["values"]["trail"]
         assert trail[-3:] == [*added, "answer:yes"]
 
+    async def test_null_is_an_answer(self) -> None:
+        thread = Executed("nested")
+        await thread.run({"input": {"trail": ["in"]}})
+        run_id = str(uuid.uuid4())
+        await thread.run({"command": {"resume": None}}, run_id)
+        assert thread.result is not None
+        assert thread.result.next == ()
+        assert parts(thread)["values"]["trail"][-1] == "answer:None"
+
+    async def test_null_is_no_answer_to_several_questions(self) -> None:
+        thread = Executed("ask_both")
+        await thread.run({"input": {"trail": ["in"]}})
+        before = await thread.inspect("state")
+        frames = await thread.run({"command": {"resume": None}})
+        assert frames[-1][1]["error"] == "AmbiguousAnswer"
+        assert await thread.inspect("state") == before
+
+    async def test_null_at_a_breakpoint_goes_on(self) -> None:
+        thread = Executed("steps")
+        await thread.run({"input": {"trail": ["in"]}, "interrupt_before": "*"})
+        assert thread.result is not None
+        assert thread.result.next
+        await thread.run({"command": {"resume": None}})
+        assert thread.result.next == ()
+
     async def test_a_lone_answer_at_a_subgraphs_checkpoint(self) -> None:
         thread = Executed("nested")
         await thread.run({"input": {"trail": ["in"]}})

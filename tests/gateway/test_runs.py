@@ -113,11 +113,7 @@ async def test_every_field_reaches_the_worker(client) -> None:
         unknown=1,
     )
     kwargs = run["kwargs"]
-    assert kwargs["command"] == {
-        "resume": None,
-        "goto": [{"node": "n", "input": 1}],
-        "update": None,
-    }
+    assert kwargs["command"] == {"goto": [{"node": "n", "input": 1}], "update": None}
     assert kwargs["config"]["recursion_limit"] == 5
     assert kwargs["config"]["run_name"] == "named"
     assert run["metadata"]["c"] == 1
@@ -466,12 +462,29 @@ async def test_stateless_runs_have_a_thread_that_goes_with_them(client, stage) -
 
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/wait", "/runs/stream", "/runs/batch"])
-async def test_a_stateless_run_has_no_thread_to_answer(client, path) -> None:
-    body = {"assistant_id": "agent", "command": {"resume": "yes"}, "on_completion": "keep"}
+@pytest.mark.parametrize("resume", ["yes", None])
+async def test_a_stateless_run_has_no_thread_to_answer(client, path, resume) -> None:
+    body = {"assistant_id": "agent", "command": {"resume": resume}, "on_completion": "keep"}
     other = {"assistant_id": "agent", "on_completion": "keep"}
     answer = await client.post(path, [other, body] if path == "/runs/batch" else body)
     assert answer.status == 400
     assert (await client.post("/threads/count", {})).json == 0
+
+
+@pytest.mark.parametrize("resume", ["yes", None])
+async def test_one_of_two_answers_is_heard(client, stage, resume) -> None:
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id))["run_id"]
+    await stage.claim(run_id)
+    asked = b'{"t": [{"id": "%s", "value": "?"}]}' % (b"a" * 32)
+    await stage.settle(run_id, values={}, interrupts=asked, next_nodes=True)
+    path, body = f"/threads/{thread_id}/runs", {"assistant_id": "agent"}
+    first = await client.post(path, {**body, "command": {"resume": resume}})
+    assert first.json["kwargs"]["command"] == {"resume": resume}
+    for late in ("yes", None):
+        assert (await client.post(path, {**body, "command": {"resume": late}})).status == 409
+    beside = {"resume": None, "update": {"a": 1}}
+    assert (await client.post(path, {**body, "command": beside})).status == 200
 
 
 async def test_stateless_wait(client, stage) -> None:
