@@ -69,7 +69,7 @@ class WorkerSettings(BaseSettings):
     """Graph processes kept loaded and idle, to take the place of one that dies."""
 
     stream_maxlen: int = Field(10_000, ge=10)
-    """Events that are kept of one run."""
+    """Events that are kept of one run; for 10 s, and up to 32 MB, more of them."""
     stream_ttl_seconds: int = Field(3600, ge=1)
     """How long the events of a run are kept after its end."""
     event_buffer_bytes: int = Field(32 * 2**20, ge=64 * 1024)

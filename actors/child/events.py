@@ -15,8 +15,8 @@ import asyncio
 import logging
 import math
 import random
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -46,6 +46,10 @@ GIVE_UP_SECONDS = 30.0
 """So long ``put`` waits for a Redis that is away before the oldest events are dropped."""
 RUNNING_TTL_SECONDS = 86_400
 """A stream outlives a silence of this length while its run goes on. The end sets the real TTL."""
+FRESH_SECONDS = 10.0
+FRESH_BYTES = 32 << 20
+"""Events of a run are kept so long, up to so many bytes, though they are more than ``maxlen``: a
+node that holds up its loop says all it had to say at once, and readers need time to hear it."""
 
 _BATCH_BYTES = 4 << 20
 _BATCH_EVENTS = 1000
@@ -54,18 +58,20 @@ _ANSWER_SECONDS = 15.0
 
 _APPEND = b"""
 local runs = #KEYS
-for at = 4 + runs, #ARGV, 5 do
-  redis.call('XADD', KEYS[tonumber(ARGV[at])], 'MAXLEN', '~', ARGV[1], '*', '%b', ARGV[at + 1],
+for at = 3 + 2 * runs, #ARGV, 5 do
+  local run = tonumber(ARGV[at])
+  redis.call('XADD', KEYS[run], 'MAXLEN', '~', ARGV[2 + runs + run], '*', '%b', ARGV[at + 1],
     '%b', ARGV[at + 2], '%b', ARGV[at + 3], '%b', ARGV[at + 4])
 end
 for run = 1, runs do
-  redis.call('EXPIRE', KEYS[run], ARGV[2])
-  redis.call('PUBLISH', ARGV[3], ARGV[3 + run])
+  redis.call('EXPIRE', KEYS[run], ARGV[1])
+  redis.call('PUBLISH', ARGV[2], ARGV[2 + run])
 end
 return 1
 """ % (FIELD_NAME, FIELD_DATA, FIELD_ATTEMPT, FIELD_SEQ)
-"""KEYS: a stream per run. ARGV: the stream's length, its seconds to live, the wake-up channel, the
-runs' ids in the order of KEYS; then five per event: index of its key, name, data, attempt, number.
+"""KEYS: a stream per run. ARGV: the streams' seconds to live, the wake-up channel; in the order of
+KEYS the runs' ids, then their streams' lengths; then five per event: index of its key, name, data,
+attempt, number.
 """
 
 
@@ -98,6 +104,29 @@ class _Gap:
     dropped: int
 
 
+class _Fresh:
+    """What was written of one run a short while ago: how many events, in batches."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._size = 0
+        self._batches: deque[tuple[float, int, int]] = deque()
+
+    def add(self, count: int, size: int) -> None:
+        """A batch was written now."""
+        self._batches.append((monotonic(), count, size))
+        self.count += count
+        self._size += size
+
+    def age(self, seconds: float, most_bytes: int) -> None:
+        """Lets go of what is older, and of the oldest of what is more."""
+        begun = monotonic() - seconds
+        while self._batches and (self._batches[0][0] < begun or self._size > most_bytes):
+            _, count, size = self._batches.popleft()
+            self.count -= count
+            self._size -= size
+
+
 class EventWriter:
     """The one writer of a process, shared by all its runs. Belongs to the loop that opened it."""
 
@@ -110,15 +139,22 @@ class EventWriter:
         buffer_bytes: int,
         give_up_seconds: float = GIVE_UP_SECONDS,
         max_event_bytes: int = MAX_EVENT_BYTES,
+        fresh_seconds: float = FRESH_SECONDS,
+        fresh_bytes: int = FRESH_BYTES,
     ) -> None:
-        """maxlen: about how many events a run's stream keeps. buffer_bytes: what may wait.
+        """maxlen: about how many events a run's stream keeps, and more as long as they are fresh.
 
+        buffer_bytes: what may wait.
         redis_url: any form redis-py takes; None means that events go nowhere.
         """
         self._redis_url = redis_url
         self._settings = b"".join(
-            (_bulk(b"%d" % maxlen), _bulk(b"%d" % max(ttl_seconds, RUNNING_TTL_SECONDS)))
-        ) + _bulk(WAKE_CHANNEL.encode())
+            (_bulk(b"%d" % max(ttl_seconds, RUNNING_TTL_SECONDS)), _bulk(WAKE_CHANNEL.encode()))
+        )
+        self._maxlen = maxlen
+        self._fresh_seconds = fresh_seconds
+        self._fresh_bytes = fresh_bytes
+        self._fresh: dict[str, _Fresh] = {}
         self._bound = buffer_bytes
         self._give_up_seconds = give_up_seconds
         self._max_event_bytes = max_event_bytes
@@ -243,18 +279,36 @@ class EventWriter:
             for run_id, gap in gaps.items()
         ]
         events += [(entry.run_id, entry.packed) for entry in entries]
-        await connection.send_packed_command(_command(self._settings, events))
+        lengths = self._lengths(Counter(run_id for run_id, _ in events))
+        await connection.send_packed_command(_command(self._settings, events, lengths))
         await connection.read_response()
 
+    def _lengths(self, added: Mapping[str, int]) -> dict[str, int]:
+        """How long the streams may be that get so many events."""
+        for run_id, fresh in list(self._fresh.items()):
+            fresh.age(self._fresh_seconds, self._fresh_bytes)
+            if not fresh.count:
+                del self._fresh[run_id]
+        kept = {run_id: fresh.count for run_id, fresh in self._fresh.items()}
+        return {
+            run_id: max(self._maxlen, kept.get(run_id, 0) + count)
+            for run_id, count in added.items()
+        }
+
     def _acknowledge(self, entries: list[_Entry], gaps: dict[str, _Gap]) -> None:
+        sizes: dict[str, list[int]] = {}
+        for entry in entries:
+            sizes.setdefault(entry.run_id, []).append(len(entry.packed))
+        for run_id, written in sizes.items():
+            self._fresh.setdefault(run_id, _Fresh()).add(len(written), sum(written))
         if entries:
             self._settled = max(self._settled, entries[-1].place)
         while self._waiting and self._waiting[0].place <= self._settled:
             self._size -= len(self._waiting.popleft().packed)
-        for run_id, written in gaps.items():
+        for run_id, told in gaps.items():
             gap = self._gaps[run_id]
-            if gap.attempt == written.attempt:  # else a newer attempt's has taken its place
-                gap.dropped -= written.dropped
+            if gap.attempt == told.attempt:  # else a newer attempt's has taken its place
+                gap.dropped -= told.dropped
                 if gap.dropped == 0:
                     del self._gaps[run_id]
         self._moved()
@@ -340,8 +394,13 @@ def _event(name: str, data: bytes, attempt: int, number: int) -> bytes:
     )
 
 
-def _command(settings: bytes, events: Iterable[tuple[str, bytes]]) -> bytes:
-    """One EVAL that appends the events, given as (run id, packed arguments), in order."""
+def _command(
+    settings: bytes, events: Iterable[tuple[str, bytes]], lengths: Mapping[str, int]
+) -> bytes:
+    """One EVAL that appends the events, given as (run id, packed arguments), in order.
+
+    lengths: of the runs' streams.
+    """
     index: dict[str, bytes] = {}
     packed: list[bytes] = []
     for run_id, arguments in events:
@@ -349,8 +408,9 @@ def _command(settings: bytes, events: Iterable[tuple[str, bytes]]) -> bytes:
         if at is None:
             at = index[run_id] = _bulk(b"%d" % (len(index) + 1))
         packed += (at, arguments)
-    count = 3 + len(index) + 3 + len(index) + 5 * (len(packed) // 2)
+    count = 3 + 2 + 3 * len(index) + 5 * (len(packed) // 2)
     head = b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (count, _bulk(_APPEND), _bulk(b"%d" % len(index)))
     keys = b"".join(_bulk(events_key(run_id).encode()) for run_id in index)
     ids = b"".join(_bulk(run_id.encode()) for run_id in index)
-    return b"".join((head, keys, settings, ids, *packed))
+    kept = b"".join(_bulk(b"%d" % lengths[run_id]) for run_id in index)
+    return b"".join((head, keys, settings, ids, kept, *packed))

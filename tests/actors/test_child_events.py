@@ -285,12 +285,23 @@ async def test_one_event_above_the_bound_passes(valkey: Valkey) -> None:
     assert len(valkey.events()) == 2
 
 
-async def test_streams_are_trimmed(valkey: Valkey) -> None:
-    async with writer(url_of(valkey, "redis"), maxlen=100) as events:
+@pytest.mark.parametrize("bound", [{"fresh_seconds": 0.0}, {"fresh_bytes": 20_000}])
+async def test_streams_are_trimmed(valkey: Valkey, bound: dict[str, Any]) -> None:
+    async with writer(url_of(valkey, "redis"), maxlen=100, **bound) as events:
         for number in range(2000):
             await events.put(RUN, 1, "values", b"%d" % number)
         await events.flush(RUN)
+        await events.put(RUN, 1, "values", b"1")
+        await events.flush(RUN)
     assert 100 <= valkey.client.xlen(events_key(RUN)) < 400
+
+
+async def test_a_burst_is_kept_whole_for_a_while(valkey: Valkey) -> None:
+    async with writer(url_of(valkey, "redis"), maxlen=100) as events:
+        for number in range(5000):
+            await events.put(RUN, 1, "values", b"%d" % number)
+        await events.flush(RUN)
+    assert len(valkey.events()) == 5000
 
 
 async def test_close_writes_what_waits(valkey: Valkey) -> None:

@@ -562,6 +562,24 @@ async def _until(batches: AsyncIterator[list[Event]], count: int) -> AsyncIterat
             return
 
 
+async def test_a_burst_is_heard_whole_by_who_keeps_up(
+    redis_url: str, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
+) -> None:
+    """A node that held up its loop says all at once, and far more than a stream keeps for long."""
+    reader, run_id = await make_reader(), await rows.running()
+    subscription = Subscription(reader, run_id)
+    burst = EventWriter(redis_url, maxlen=1000, ttl_seconds=60, buffer_bytes=32 << 20)
+    await burst.open()
+    for number in range(25_000):
+        await burst.put(run_id, 1, "values", data(number))
+    await burst.flush(run_id)
+    await burst.close()
+    await rows.settle(run_id)
+    await ends.end(run_id, 1, "success")
+    events = await subscription.finished()
+    assert [event.data for event in events] == [data(number) for number in range(25_000)]
+
+
 async def test_what_was_trimmed_is_marked(
     writer: RedisWriter, ends: RedisEventEnds, make_reader: MakeReader, rows: Rows
 ) -> None:
