@@ -137,11 +137,12 @@ def create_app(
         http=http,
     )
     app.cleanup_ctx.append(_parts)
-    app.on_shutdown.append(_end_open_responses)
+    app.on_shutdown.append(take_leave)
     if mounted:
         app.cleanup_ctx.append(mounted.lifespan)
         app.on_shutdown.append(mounted.on_shutdown)
     app.on_response_prepare.append(cors.on_response_prepare)
+    app.on_response_prepare.append(_send_elsewhere)
     app[DOCUMENT] = Document(
         ROUTES,
         graph_ids,
@@ -182,6 +183,14 @@ async def _ensure_assistants(context: Context) -> None:
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _end_open_responses(app: web.Application) -> None:
-    for response in list(app[CONTEXT].open_responses):
-        response.interrupt()
+async def take_leave(app: web.Application) -> None:
+    """Ends what is open, and sends whoever still asks elsewhere after the answer."""
+    app[CONTEXT].open_answers.stop()
+
+
+async def _send_elsewhere(request: web.Request, response: web.StreamResponse) -> None:
+    """While the gateway stops. A WebSocket's own answer is about something else."""
+    stopping = request.app[CONTEXT].open_answers.stopping
+    if stopping and not isinstance(response, web.WebSocketResponse):
+        response.headers["Connection"] = "close"
+        response.force_close()

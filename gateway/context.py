@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from aiohttp import web
@@ -18,10 +18,6 @@ from gateway.settings import GatewaySettings
 from persistence.engine import Database
 from persistence.store import StoreConfig
 from persistence.ttl import Ttl
-
-if TYPE_CHECKING:
-    from gateway.long_response import LongResponse
-    from gateway.protocol_socket import ProtocolSocket
 
 log = structlog.get_logger()
 
@@ -65,6 +61,39 @@ class Background:
             log.info("background work ended in an error", error=repr(task.exception()))
 
 
+class Interruptible(Protocol):
+    """An answer that stays open until it is complete, or told that the gateway stops."""
+
+    def interrupt(self) -> None:
+        """Ends it early; the client comes back to another gateway."""
+        ...
+
+
+class OpenAnswers:
+    """Streams, waits and sockets under way, and whether there may be any."""
+
+    def __init__(self) -> None:
+        self._open: set[Interruptible] = set()
+        self.stopping = False
+        """The gateway stops: whoever asks now shall ask another one next."""
+
+    def add(self, answer: Interruptible) -> None:
+        """Notes one. One that comes after the stop ends as if it had been there before."""
+        self._open.add(answer)
+        if self.stopping:
+            answer.interrupt()
+
+    def discard(self, answer: Interruptible) -> None:
+        """Forgets one that has ended."""
+        self._open.discard(answer)
+
+    def stop(self) -> None:
+        """Ends all there are, and all that will come."""
+        self.stopping = True
+        for answer in list(self._open):
+            answer.interrupt()
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts that handlers work with."""
@@ -87,8 +116,7 @@ class Context:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when every graph has its assistant."""
     background: Background = field(default_factory=Background)
-    open_responses: "set[LongResponse | ProtocolSocket]" = field(default_factory=set)
-    """Streams and waits under way, to be ended when the gateway stops."""
+    open_answers: OpenAnswers = field(default_factory=OpenAnswers)
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -68,7 +68,7 @@ async def join_stream(call: Call, run: RunRow, query: JoinStream) -> web.StreamR
     Without ``Last-Event-ID`` those from now on. With it those after it: as long as the run is
     active, and later when it was made resumable.
     """
-    after = _cursor(call.request.headers.get("Last-Event-ID"))
+    after = _cursor(call.request.headers.get("Last-Event-ID", query.last_event_id))
     if after is None or (run.status in TERMINAL and not run.resumable):
         # A run that nobody has started yet has no past to leave out, and may start any moment.
         after = START if run.attempt == 0 and run.status is RunStatus.PENDING else LIVE
@@ -79,6 +79,12 @@ async def join_stream(call: Call, run: RunRow, query: JoinStream) -> web.StreamR
         only=Filter(frozenset(query.stream_mode)),
         cancel_on_disconnect=query.cancel_on_disconnect,
     )
+
+
+def _on_again(run: RunRow, after: str) -> str:
+    """Where a client goes on that is cut off. One that saw nothing misses nothing of what has ids:
+    of anything else it would be told twice what it has seen."""
+    return "/stream?last_event_id=-1" if run.resumable and after == START else "/stream"
 
 
 def _cursor(last_event_id: str | None) -> str | None:
@@ -104,7 +110,7 @@ async def _stream(
     return await stream(
         call,
         call.context.events.follow(str(run.run_id), after),
-        headers={"Location": f"{place(run)}/stream", "Content-Location": place(run)},
+        headers={"Location": place(run) + _on_again(run, after), "Content-Location": place(run)},
         with_ids=run.resumable,
         only=only,
         on_disconnect=_abandoned(call, run) if cancel_on_disconnect else None,

@@ -61,7 +61,7 @@ class LongResponse:
         except (ConnectionError, web.HTTPException) as error:
             raise ClientGone from error
         self._bound_kernel_buffer()
-        self._context.open_responses.add(self)
+        self._context.open_answers.add(self)
         self._schedule(self._loop.time() + self._context.settings.stream_heartbeat_seconds)
         return self
 
@@ -71,7 +71,7 @@ class LongResponse:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._context.open_responses.discard(self)
+        self._context.open_answers.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._beat is not None:

@@ -51,8 +51,8 @@ class ProtocolSocket:
         if self._place is None:
             await self._socket.close(code=_UNPROCESSABLE, message=b"Invalid thread ID")
             return self._socket
-        open_responses = self._call.context.open_responses
-        open_responses.add(self)
+        open_answers = self._call.context.open_answers
+        open_answers.add(self)
         try:
             async for message in self._socket:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
@@ -65,7 +65,7 @@ class ProtocolSocket:
         except ConnectionError:
             log.info("websocket broken", path=self._call.request.path)
         finally:
-            open_responses.discard(self)
+            open_answers.discard(self)
             for task in self._subscriptions.values():
                 task.cancel()
         if self._closing:

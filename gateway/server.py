@@ -1,19 +1,26 @@
 """Runs the application: listens, and stops within seconds when told to."""
 
 import asyncio
+import contextlib
 import logging
 import signal
-import socket
 from collections.abc import Callable
 
 import structlog
 from aiohttp import web
 
+from gateway.app import take_leave
+from gateway.listener import Listener
 from gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
 
 _LONGEST_LINE_BYTES = 64 * 1024
+_FAREWELL_SECONDS = 1.0
+"""How long requests on connections that are open already are still answered after SIGTERM, each
+with the word that the connection closes. A client whose request met a closed line would not know
+whether it was heard, so none but those that were silent so long are closed unasked."""
+_LOOK_SECONDS = 0.02
 
 
 def serve(app: web.Application, settings: GatewaySettings) -> None:
@@ -28,10 +35,11 @@ async def serve_until(
     stop: asyncio.Event,
     *,
     listening: Callable[[int], None] = lambda port: None,
+    farewell_seconds: float = 0.0,
 ) -> None:
     """Serves until ``stop`` is set. ``listening`` is told the port, once connections are accepted.
 
-    Several processes may listen on one port: the kernel spreads connections over them.
+    farewell_seconds: how long idle connections are left open after ``stop``, see above.
     """
     runner = web.AppRunner(
         app,
@@ -46,21 +54,31 @@ async def serve_until(
     )
     try:
         await runner.setup()
-        site = web.TCPSite(
-            runner,
-            settings.host,
-            settings.port,
-            backlog=settings.listen_backlog,
-            reuse_port=hasattr(socket, "SO_REUSEPORT") or None,
+        if runner.server is None:
+            raise RuntimeError("the runner is set up")
+        listener = await Listener.open(
+            runner.server, settings.host, settings.port, settings.listen_backlog
         )
-        await site.start()
-        port = runner.addresses[0][1]
-        log.info("gateway listens", host=settings.host, port=port)
-        listening(port)
-        await stop.wait()
-        log.info("gateway stops")
+        log.info("gateway listens", host=settings.host, port=listener.port)
+        listening(listener.port)
+        try:
+            await stop.wait()
+            log.info("gateway stops")
+        finally:
+            await listener.close()
+        await take_leave(app)
+        await _connections_closed(runner, farewell_seconds)
     finally:
         await runner.cleanup()
+
+
+async def _connections_closed(runner: web.AppRunner, seconds: float) -> None:
+    """Returns when every client has gone, or after so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            # aiohttp tells nobody when a connection is closed.
+            while runner.server is not None and runner.server.connections:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -76,4 +94,5 @@ async def _serve_until_signal(app: web.Application, settings: GatewaySettings) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await serve_until(app, settings, stop)
+    farewell = min(_FAREWELL_SECONDS, settings.gateway_shutdown_seconds)
+    await serve_until(app, settings, stop, farewell_seconds=farewell)

@@ -25,12 +25,13 @@ from persistence.lifecycle import ThreadStatus
 routes = Routes()
 
 _LONGEST_HISTORY = 1000
+_UNREADABLE = "The graph does not take what the state is"
 
 
 @routes.get(
     "/threads/{thread_id}/state",
     on="threads.read",
-    responses={200: ThreadState, 404: "No such thread"},
+    responses={200: ThreadState, 400: _UNREADABLE, 404: "No such thread"},
 )
 async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Response:
     """Shows the latest state of a thread."""
@@ -40,7 +41,7 @@ async def get_state(call: Call, thread_id: UUID, query: StateRead) -> web.Respon
 @routes.get(
     "/threads/{thread_id}/state/{checkpoint_id}",
     on="threads.read",
-    responses={200: ThreadState, 404: "No such thread or checkpoint"},
+    responses={200: ThreadState, 400: _UNREADABLE, 404: "No such thread or checkpoint"},
 )
 async def get_state_at(
     call: Call, thread_id: UUID, checkpoint_id: str, query: StateRead
@@ -52,7 +53,7 @@ async def get_state_at(
 @routes.post(
     "/threads/{thread_id}/state/checkpoint",
     on="threads.read",
-    responses={200: ThreadState, 404: "No such thread or checkpoint"},
+    responses={200: ThreadState, 400: _UNREADABLE, 404: "No such thread or checkpoint"},
 )
 async def get_state_at_checkpoint(call: Call, thread_id: UUID, body: StateAt) -> web.Response:
     """Shows the state of a thread, or of one of its subgraphs, at a checkpoint."""
@@ -103,7 +104,7 @@ async def update_state(call: Call, thread_id: UUID, body: StateUpdate) -> web.Re
 @routes.get(
     "/threads/{thread_id}/history",
     on="threads.read",
-    responses={200: list[ThreadState], 404: "No such thread"},
+    responses={200: list[ThreadState], 400: _UNREADABLE, 404: "No such thread"},
 )
 async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Response:
     """Lists checkpoints of a thread, newest first."""
@@ -117,7 +118,7 @@ async def get_history(call: Call, thread_id: UUID, query: HistoryRead) -> web.Re
 @routes.post(
     "/threads/{thread_id}/history",
     on="threads.read",
-    responses={200: list[ThreadState], 404: "No such thread"},
+    responses={200: list[ThreadState], 400: _UNREADABLE, 404: "No such thread"},
 )
 async def search_history(call: Call, thread_id: UUID, body: HistorySearch) -> web.Response:
     """Lists checkpoints of a thread or of one of its subgraphs, newest first."""

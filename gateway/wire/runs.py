@@ -213,9 +213,14 @@ def modes(given: list[str]) -> list[str]:
 
 
 class JoinStream(Join):
-    """How to follow a run's stream."""
+    """How to follow a run's stream.
+
+    last_event_id: stands for the header of that name, for a client that was cut off before it had
+    seen an event: SDKs go on at the ``Location`` they were given, which has it.
+    """
 
     stream_mode: Annotated[list[str], AfterValidator(modes)] = []
+    last_event_id: str | None = None
 
 
 class Run(Shown):
