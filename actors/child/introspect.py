@@ -17,7 +17,8 @@ store_answers.py.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -89,11 +90,24 @@ async def inspect(
 # State
 
 
+@contextmanager
+def _judging() -> Iterator[None]:
+    """What a state is, the graph says: its model, reducers and edges may not take what is there."""
+    try:
+        yield
+    except (InvalidUpdateError, ValueError) as error:
+        raise Refusal(400, str(error)) from error
+    except (TypeError, KeyError, AttributeError, LookupError, RuntimeError) as error:
+        _log.info("state refused", exc_info=True)
+        raise Refusal(400, masked(error)["message"]) from error
+
+
 async def _state(graph: Compiled, args: Args, saver: Saver) -> Any:
     config = _place_of(args)
     if "checkpoint_id" in config["configurable"]:
         await _must_exist(config, saver)
-    return shown(await graph.aget_state(config, subgraphs=bool(args.get("subgraphs"))))
+    with _judging():
+        return shown(await graph.aget_state(config, subgraphs=bool(args.get("subgraphs"))))
 
 
 async def _history(graph: Compiled, args: Args, _saver: Saver) -> Any:
@@ -107,11 +121,13 @@ async def _history(graph: Compiled, args: Args, _saver: Saver) -> Any:
         before={"configurable": {"checkpoint_id": before}} if before else None,
         limit=limit,
     )
-    return [shown(snapshot) async for snapshot in history]
+    with _judging():
+        return [shown(snapshot) async for snapshot in history]
 
 
 async def _values(graph: Compiled, args: Args, _saver: Saver) -> Any:
-    snapshot = await graph.aget_state(_config(args, {}))
+    with _judging():
+        snapshot = await graph.aget_state(_config(args, {}))
     return {
         "values": snapshot.values if snapshot.created_at else None,
         "next": snapshot.next,
@@ -128,14 +144,8 @@ async def _update_state(graph: Compiled, args: Args, saver: Saver) -> Any:
     if steps is None:
         steps = [{"updates": [{"values": args.get("values"), "as_node": args.get("as_node")}]}]
     supersteps = [[_update(update) for update in step["updates"]] for step in steps]
-    try:
+    with _judging():
         updated = await graph.abulk_update_state(config, supersteps)
-    except (InvalidUpdateError, ValueError) as error:
-        raise Refusal(400, str(error)) from error
-    except (TypeError, KeyError, AttributeError, LookupError, RuntimeError) as error:
-        # A reducer or an edge of the graph does not take what the caller sent.
-        _log.info("state update refused", exc_info=True)
-        raise Refusal(400, masked(error)["message"]) from error
     keys = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
     configurable = updated["configurable"]
     where = {key: configurable[key] for key in keys if key in configurable}

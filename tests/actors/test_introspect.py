@@ -207,6 +207,16 @@ class TestUpdate:
         assert status == 400
         assert answer["detail"].startswith(detail) or detail in answer["detail"]
 
+    async def test_a_state_that_its_own_model_refuses(self, thread: Any) -> None:
+        counts = thread("counts")
+        await counts.run({"input": {"number": 1}})
+        status, _ = await counts.inspect("update_state", values={"number": "x"}, as_node="count")
+        assert status == 200  # LangGraph asks the model only when it reads
+        for question in ("state", "values", "history"):
+            status, answer = await counts.inspect(question)
+            assert status == 400
+            assert "1 validation error for Counted" in answer["detail"]
+
     async def test_ambiguous(self, thread: Any) -> None:
         both = thread("ask_both")
         await both.run({"input": {}})

@@ -424,6 +424,20 @@ _looking.add_edge(START, "look")
 looks = _looking.compile()
 
 
+class Counted(BaseModel):
+    """A state that judges its values itself."""
+
+    number: int
+
+
+_counting = StateGraph(Counted)
+_counting.add_node("count", lambda state: {"number": state.number + 1})
+_counting.add_node("again", lambda state: {"number": state.number + 1})
+_counting.add_edge(START, "count")
+_counting.add_edge("count", "again")
+counts = _counting.compile()
+
+
 class Place(BaseModel):
     """A context schema that judges its values itself."""
 
