@@ -42,7 +42,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _OTHER = "other"
 """A path that is no route of ours, or a method that nobody knows: a client could invent many."""
-_LEFT = 499
+LEFT = 499
 """Status of a request whose client left before its answer was complete."""
 _KEPT_SECONDS = 5.0
 
@@ -85,7 +85,7 @@ class Metrics:
             status = answered.status
             raise
         except asyncio.CancelledError:
-            status = _LEFT
+            status = LEFT
             raise
         finally:
             method = request.method if request.method in _METHODS else _OTHER

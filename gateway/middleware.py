@@ -9,6 +9,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.errors import Refusal, refusal
 from gateway.http_options import CorsOptions
+from gateway.metrics import LEFT
 
 log = structlog.get_logger()
 
@@ -42,11 +43,18 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPRedirection:
         raise
     except Exception as error:
+        if isinstance(error, ConnectionError) and _has_left(request):
+            log.info("client left unanswered", method=request.method, path=request.path)
+            return web.Response(status=LEFT)  # for whoever counts: nobody reads it
         answer = refusal(error)
         if answer is None:
             log.exception("request failed", method=request.method, path=request.path)
             answer = _INTERNAL
         return refuse(answer)
+
+
+def _has_left(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 class Cors:
