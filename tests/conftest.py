@@ -20,8 +20,29 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 import redis
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 _logical_databases = itertools.count()
+
+_TOGETHER = ("tests/clients", "tests/contract")
+"""Folders whose files share a server, which takes as long to start as many of its tests."""
+_ALONE = ("tests/contract/test_up.py",)
+"""Files there that need none of the shared servers."""
+
+
+class _WholeFolders(LoadScopeScheduling):
+    """A file is not divided among processes, nor are files that share a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        return folder if folder in _TOGETHER and file not in _ALONE else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _WholeFolders:
+    return _WholeFolders(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

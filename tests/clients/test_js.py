@@ -49,7 +49,7 @@ def run(node: str, file: str, callboard: Callboard, **environment: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout
     assert "\nok 1 - " in done.stdout, done.stdout

@@ -110,11 +110,12 @@ def _lives(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def run_callboard() -> Iterator[Callable[..., Callboard]]:
-    """Starts a Callboard with the arguments and the environment given; ends it with the test."""
+    """Starts a small Callboard with arguments and an environment; ends it with the test."""
     started: list[Callboard] = []
+    small = {"WORKER_COUNT": "1", "CALLBOARD_GATEWAYS": "1"}
 
     def run(*arguments: str, **environment: str) -> Callboard:
-        started.append(Callboard(*arguments, **environment))
+        started.append(Callboard(*arguments, **{**small, **environment}))
         return started[-1]
 
     yield run

@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+import shlex
 import signal
 from typing import Any
 
+import httpx
 import pytest
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import ConflictError, NotFoundError
 from langgraph_sdk.schema import StreamPart
+
+from tests.contract.conftest import Callboard
 
 pytestmark = pytest.mark.topology
 
@@ -27,13 +31,21 @@ async def new_thread(client: LangGraphClient) -> str:
 
 
 async def test_every_graph_has_an_assistant(client: LangGraphClient) -> None:
-    assistants = await client.assistants.search()
-    assert {assistant["graph_id"] for assistant in assistants} == {"chat", "pi", "pipeline"}
-    assert {assistant["metadata"]["created_by"] for assistant in assistants} == {"system"}
+    assistants = await client.assistants.search(metadata={"created_by": "system"})
+    graph_ids = sorted(assistant["graph_id"] for assistant in assistants)
+    assert graph_ids == ["chat", "pi", "pipeline"]
     schemas = await client.assistants.get_schemas(assistants[0]["assistant_id"])
     assert schemas["input_schema"]
     drawing = await client.assistants.get_graph(assistants[0]["assistant_id"])
     assert drawing["nodes"]
+
+
+def test_what_it_says_to_try_works(callboard: Callboard) -> None:
+    *curl, body = shlex.split(callboard.await_line(" serves at ").partition("try: ")[2])
+    assert curl == ["curl", "-s", f"{callboard.url}/runs/wait", "-d"]
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl says
+    answer = httpx.post(curl[2], content=body, headers=form, timeout=120).json()
+    assert [message["type"] for message in answer["messages"]] == ["human", "ai"]
 
 
 async def test_stream_of_a_chat(client: LangGraphClient) -> None:

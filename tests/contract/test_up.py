@@ -1,7 +1,6 @@
 """``callboard up`` and ``dev``: stop in order, start after anything, follow the project's files."""
 
 import json
-import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,9 @@ def say(project: Path, word: str) -> None:
 
 
 def ask(url: str) -> str:
-    answer = httpx.post(f"{url}/runs/wait", json={"assistant_id": "agent", "input": {}}, timeout=60)
+    answer = httpx.post(
+        f"{url}/runs/wait", json={"assistant_id": "agent", "input": {}}, timeout=120
+    )
     return str(answer.json().get("word"))
 
 
@@ -58,14 +59,6 @@ def test_up_starts_again_after_everything_was_killed(
     assert callboard.stop(signal.SIGINT) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{callboard.url}/ok")
-
-
-def test_what_it_says_to_try_works(callboard: Any) -> None:
-    *curl, body = shlex.split(callboard.await_line(" serves at ").partition("try: ")[2])
-    assert curl == ["curl", "-s", f"{callboard.url}/runs/wait", "-d"]
-    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl says
-    answer = httpx.post(curl[2], content=body, headers=form, timeout=60).json()
-    assert [message["type"] for message in answer["messages"]] == ["human", "ai"]
 
 
 def test_nothing_survives_supervisord(project: Path, run_callboard: Callable[..., Any]) -> None:

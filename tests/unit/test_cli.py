@@ -37,7 +37,7 @@ def callboard(*arguments: str, cwd: Path, **environment: str) -> "subprocess.Com
         env={**kept, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

@@ -67,7 +67,7 @@ async function bundle() {
 class Conversation {
   static async open(hook, query = {}) {
     const page = await browser.newPage();
-    page.setDefaultTimeout(15_000);
+    page.setDefaultTimeout(60_000);
     const problems = [];
     page.on("console", (line) => line.type() === "error" && problems.push(line.text()));
     page.on("pageerror", (error) => problems.push(String(error)));
@@ -120,7 +120,7 @@ async function status(threadId) {
 }
 
 async function eventually(check) {
-  for (let n = 0; n < 200; n++) {
+  for (let n = 0; n < 1200; n++) {
     if (await check()) return;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }

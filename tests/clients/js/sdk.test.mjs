@@ -11,7 +11,7 @@ const client = new Client({ apiUrl, apiKey: null });
 
 const test = (name, ...rest) => {
   const [options, body] = rest.length === 2 ? rest : [{}, rest[0]];
-  timeless(name, { timeout: 20_000, ...options }, body);
+  timeless(name, { timeout: 60_000, ...options }, body);
 };
 const say = (content) => ({ messages: [{ role: "user", content }] });
 const newThread = async () => (await client.threads.create()).thread_id;
