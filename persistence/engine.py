@@ -83,7 +83,8 @@ class _Connection(AsyncConnection[DictRow]):
 
     opened_at: float = 0.0
     last_seen: float = 0.0
-    _watch: Watch | None = None
+    _waiting: dict[AsyncConnection[Any], float]
+    _line: select.poll
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
@@ -96,22 +97,22 @@ class _Connection(AsyncConnection[DictRow]):
             outage.cause = str(error).strip()
             raise
         outage.cause = None
-        connection.opened_at, connection._watch = opened_at, watch
+        connection.opened_at, connection._waiting = opened_at, watch.waiting
+        connection._line = select.poll()
+        connection._line.register(connection.fileno(), select.POLLIN)
         return connection
 
     async def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
-        if self._watch is None:
+        # A context manager would cost more than the rest of this.
+        self._waiting[self] = monotonic()
+        try:
             return await super().wait(gen, *args, **kwargs)
-        with self._watch.over(self):
-            return await super().wait(gen, *args, **kwargs)
+        finally:
+            del self._waiting[self]
 
     def has_word(self) -> bool:
         """Whether the server said something while nothing was asked: most often its farewell."""
-        if self.closed:
-            return True
-        poll = select.poll()
-        poll.register(self.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return self.closed or bool(self._line.poll(0))
 
 
 @contextmanager

@@ -10,8 +10,8 @@ long: one that does not even answer a greeting is frozen, and whoever waits for 
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -40,18 +40,11 @@ class Watch:
         self._greet = greet
         self._patience = patience
         self._limit = limit
-        self._waiting: dict[_Connection, float] = {}
+        self.waiting: dict[_Connection, float] = {}
+        """Connections on which something is asked, and since when. They break if the server is
+        frozen. Whoever asks sees to it."""
         self.is_frozen = False
         """Whether the server said nothing when it was last greeted."""
-
-    @contextmanager
-    def over(self, connection: _Connection) -> Iterator[None]:
-        """While something is asked on the connection: it breaks if the server is frozen."""
-        self._waiting[connection] = monotonic()
-        try:
-            yield
-        finally:
-            del self._waiting[connection]
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -67,7 +60,7 @@ class Watch:
     def _since(self, seconds: float) -> list[_Connection]:
         """The connections that have waited so long."""
         begun = monotonic() - seconds
-        return [connection for connection, at in self._waiting.items() if at < begun]
+        return [connection for connection, at in self.waiting.items() if at < begun]
 
     async def _look(self) -> None:
         begun = monotonic()
@@ -81,7 +74,7 @@ class Watch:
             log.warning("database frozen" if is_silent else "database not frozen any more")
         self.is_frozen = is_silent
         if is_silent:
-            for connection in list(self._waiting):
+            for connection in list(self.waiting):
                 _cut(connection)
 
 

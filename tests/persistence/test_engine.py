@@ -60,7 +60,8 @@ async def test_backends_that_died_unused_are_not_missed(db: Database) -> None:
             "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
             " WHERE pid <> pg_backend_pid() AND datname = current_database()"
         )
-    await asyncio.gather(*(create(db) for _ in range(20)))
+    for _ in range(3):
+        await create(db)
 
 
 class Line:
