@@ -2,6 +2,7 @@
 
 ``LOG_JSON=true`` (the default unless a person watches at a terminal): one JSON object a line.
 ``LOG_LEVEL`` (default ``info``): the least level that is written.
+What is repeated too often is left out, and counted (``left_out``).
 """
 
 import logging
@@ -13,6 +14,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from actors.child.logs import RepetitionLimit
 from callboard.errors import StartError
 
 
@@ -47,6 +49,7 @@ def configure(part: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendered()],
         )
     )
+    handler.addFilter(RepetitionLimit())
     logging.basicConfig(level=_level(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     for chatty in ("alembic", "apscheduler", "httpx"):

@@ -13,7 +13,6 @@ yield, and Python runs handlers in the main thread, between bytecodes. The proce
 import asyncio
 import ctypes
 import faulthandler
-import io
 import logging
 import os
 import signal
@@ -22,7 +21,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from actors.child import loopback
+from actors.child import loopback, output
 from actors.child.board import Board
 from actors.child.control import ORPHANED, Control
 from actors.child.loader import Graphs
@@ -49,7 +48,7 @@ def main() -> None:
         _inherited_socket(),
     )
     _die_with_parent()
-    _keep_output_apart()
+    output.keep_apart()
     log_to_stderr()
     faulthandler.enable()  # a crash in native code shows where it was, in the log
     frames = first_frames(pipe, _INIT_SECONDS)
@@ -116,17 +115,6 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died in between; before that, the pipe shows it
             os._exit(ORPHANED)
-
-
-def _keep_output_apart() -> None:
-    """What user code prints goes to the log, line by line, and what it reads is empty."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
 
 
 if __name__ == "__main__":

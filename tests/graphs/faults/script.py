@@ -122,6 +122,9 @@ def _sync(verb: str, argument: Any) -> None:
             print(argument, flush=True)
             sys.stderr.write(f"{argument}\n")
             os.write(1, b"\0\xff" * 100)
+        case "chatter":
+            for n in range(argument):
+                print("line", n)
         case "flood":
             write = get_stream_writer()
             for n in range(argument):
