@@ -8,6 +8,7 @@ long: one that does not even answer a greeting is frozen, and whoever waits for 
 """
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ _Connection = psycopg.AsyncConnection[Any]
 _LOOK_SECONDS = 1.0
 _LONG_SECONDS = 2.0
 """A statement that takes longer makes the watch greet the server."""
+_QUEUE_IS_FULL = os.strerror(errno.EAGAIN)
 _OVERDUE_SECONDS = 5.0
 """So long after the server should have ended a statement itself, its connection is given up."""
 
@@ -67,9 +69,11 @@ class Watch:
         try:
             await self._greet()
             is_silent = False
-        except (psycopg.Error, OSError):
+        except (psycopg.Error, OSError) as error:
             # One that refuses, or is gone, says so at once; its connections break by themselves.
-            is_silent = monotonic() - begun >= self._patience
+            # A Unix socket's queue that is full, since nobody is let in, is silence too.
+            is_full = _QUEUE_IS_FULL in str(error)
+            is_silent = is_full or monotonic() - begun >= self._patience
         if is_silent != self.is_frozen:
             log.warning("database frozen" if is_silent else "database not frozen any more")
         self.is_frozen = is_silent

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from persistence import runs
 from persistence.engine import Database
 from persistence.errors import Unavailable
 from persistence.settings import DatabaseSettings
+from persistence.watch import Watch
 from tests.faults.outages.services import Service, own_postgres
 from tests.persistence.sample import create
 
@@ -193,6 +195,28 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
         "SELECT relname FROM pg_class WHERE relname IN ('begun', 'never')"
     )
     assert tables == [], "what was not committed is undone"
+
+
+async def test_a_queue_that_nobody_serves_is_silence(service_folder: Path) -> None:
+    """As after minutes, when all who were not greeted still wait in front of a Unix socket."""
+    path = service_folder / ".s.PGSQL.7"
+    with ExitStack() as lines:
+        listener = lines.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                line = lines.enter_context(socket.socket(socket.AF_UNIX))
+                line.setblocking(False)
+                line.connect(str(path))
+
+        async def greet() -> None:
+            url = f"host={service_folder} port=7 connect_timeout=30"
+            await psycopg.AsyncConnection.connect(url)
+
+        watch = Watch(greet, patience=30, limit=0)
+        await watch._look()
+        assert watch.is_frozen
 
 
 async def test_read_only_is_unavailable(db: Database) -> None:
