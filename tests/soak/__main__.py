@@ -45,7 +45,11 @@ SETTINGS = {
     "HEARTBEAT_INTERVAL_SECONDS": "2",
     "REAPER_INTERVAL_SECONDS": "2",
     "POSTGRES_POLL_INTERVAL_SECONDS": "1",
-    "STREAM_TTL_SECONDS": "10",  # so that what Redis holds at rest can be compared
+    # Pools that are always full: what is held at rest is the same each time.
+    "DATABASE_POOL_MIN": "4",
+    "DATABASE_POOL_MAX": "4",
+    "EXECUTOR_POOL_MAX": "2",
+    "STREAM_TTL_SECONDS": "30",  # longer than a client's way back; then Redis shall be empty
 }
 WARM_UP, STORM, CALM = 0.15, 0.55, 0.3
 """Shares of the time."""
@@ -60,7 +64,7 @@ class Soak:
         self._topology, self._options = topology, options
         self._ledger = Ledger()
         draw = random.Random(options.seed)
-        self._blows = Blows(topology, postgres, valkey, draw)
+        self._blows = Blows(topology, postgres, valkey, self._ledger, draw)
         self._draw = draw
         self._struck: Counter[str] = Counter()
         self._effects = SideEffects(topology.folder / "side-effects")

@@ -3,13 +3,14 @@
 import asyncio
 import random
 import threading
+import time
 from pathlib import Path
 
 import httpx
 from langgraph_sdk import get_client
 
 from tests.soak.ledger import Ledger
-from tests.soak.work import Client, Work, refused
+from tests.soak.work import Client, Work
 
 _PATIENCE_SECONDS = 180.0
 """Whatever takes a client longer hangs: it is the sum of all that may delay a run here."""
@@ -56,22 +57,18 @@ class Load:
                 await self._do(client, work)
 
     async def _do(self, client: Client, work: Work) -> None:
-        client.kind = work.__name__
+        client.kind, client.begun = work.__name__, time.monotonic()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await work(client)
-            self._ledger.meet(client.kind, "done")
+                try:
+                    await work(client)
+                    self._ledger.meet(client.kind, "done")
+                except httpx.HTTPError as error:
+                    await client.disturbed(error)
         except TimeoutError:
             self._ledger.fault(f"{client.kind}: hangs")
-        except httpx.TransportError as error:
-            self._ledger.disturbed(client.kind, f"cut ({type(error).__name__})")
-            await asyncio.sleep(0.2)
         except httpx.HTTPStatusError as error:
-            try:
-                refused(client, error)
-            except httpx.HTTPStatusError:
-                answer = f"{error.response.status_code} to {error.request.method}"
-                self._ledger.fault(f"{client.kind}: {answer} {error.request.url.path} {error}")
-            await asyncio.sleep(0.2)
+            answer = f"{error.response.status_code} to {error.request.method}"
+            self._ledger.fault(f"{client.kind}: {answer} {error.request.url.path} {error}")
         except AssertionError as error:
             self._ledger.fault(f"{client.kind}: {str(error)[:500]}")

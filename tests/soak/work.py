@@ -4,6 +4,7 @@ A piece of work asserts what its client may rely on whatever is broken meanwhile
 comes back, as an SDK or a careful program does.
 """
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,6 +17,7 @@ from langgraph_sdk.client import LangGraphClient
 
 from tests.soak.ledger import Ledger
 
+_PAUSE_SECONDS = 0.2
 RETRIES = 3
 """``BG_JOB_MAX_RETRIES``, at its default."""
 
@@ -31,6 +33,8 @@ class Client:
     folder: Path
     kind: str = ""
     """The work that it is at."""
+    begun: float = 0.0
+    """Since when, by the monotonic clock."""
 
     def accepted(self, run: Any) -> str:
         """Notes a run that was answered with 2xx."""
@@ -48,15 +52,24 @@ class Client:
     async def run(self, thread: str, *steps: list[Any], **given: Any) -> str:
         return self.accepted(await self.sdk.runs.create(thread, **self.script(*steps), **given))
 
+    async def disturbed(self, error: httpx.HTTPError) -> None:
+        """What a client may meet, and tries again after: a cut line, and 503 that says when."""
+        match error:
+            case httpx.HTTPStatusError(response=response):
+                if response.status_code != 503 or "retry-after" not in response.headers:
+                    raise error
+                self.ledger.disturbed(self.kind, "503")
+            case _:
+                self.ledger.disturbed(self.kind, f"cut ({type(error).__name__})")
+        await asyncio.sleep(_PAUSE_SECONDS)
+
     async def end_of(self, thread: str, run_id: str) -> str:
         """Waits for a run's end, whatever cuts the wait; returns its status."""
         while True:
             try:
                 await self.sdk.runs.join(thread, run_id)
-            except httpx.TransportError:
-                self.ledger.disturbed(self.kind, "cut")
-            except httpx.HTTPStatusError as error:
-                refused(self, error)
+            except httpx.HTTPError as error:
+                await self.disturbed(error)
             else:
                 return str((await self.asked(f"/threads/{thread}/runs/{run_id}"))["status"])
 
@@ -67,10 +80,8 @@ class Client:
                 answer = await self.http.get(path)
                 answer.raise_for_status()
                 return answer.json()
-            except httpx.TransportError:
-                self.ledger.disturbed(self.kind, "cut")
-            except httpx.HTTPStatusError as error:
-                refused(self, error)
+            except httpx.HTTPError as error:
+                await self.disturbed(error)
 
     async def events(
         self, thread: str, run_id: str, patience: Callable[[], int]
@@ -94,10 +105,8 @@ class Client:
                             break
                     else:
                         break
-            except httpx.TransportError:
-                self.ledger.disturbed(self.kind, "cut")
-            except httpx.HTTPStatusError as error:
-                refused(self, error)
+            except httpx.HTTPError as error:
+                await self.disturbed(error)
         status = (await self.asked(path))["status"]
         assert status not in ("pending", "running"), f"the stream of a {status} run ended"
         return seen
@@ -115,25 +124,16 @@ async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str, Any]]
             fields = {}
 
 
-def refused(client: Client, error: httpx.HTTPStatusError) -> None:
-    """A refusal that a client may meet: 503, with the time after which to ask again."""
-    status = error.response.status_code
-    if status == 503 and "retry-after" in error.response.headers:
-        client.ledger.disturbed(client.kind, "503")
-    else:
-        raise error
-
-
-def _gaps(client: Client, events: list[tuple[str, str, Any]]) -> bool:
-    """Whether the stream itself says that it is not whole."""
+def _told(client: Client, events: list[tuple[str, str, Any]], parts: list[int]) -> None:
+    """The stream told all that steps of such lengths tick, or says itself that it is not whole."""
+    ticks = [data["tick"] for _, name, data in events if name == "custom"]
     others = {name for _, name, _ in events} - {"custom", "metadata"}
     for name in others:
         client.ledger.meet(client.kind, name)
-    return bool(others)
-
-
-def _ticks(events: list[tuple[str, str, Any]]) -> list[int]:
-    return [data["tick"] for _, name, data in events if name == "custom"]
+    if others or _whole(ticks, parts):
+        return
+    assert client.ledger.events_may_be_lost(client.begun), f"of {parts}: {ticks[:100]}"
+    client.ledger.meet(client.kind, "an end that is missing")
 
 
 async def short(client: Client) -> None:
@@ -163,8 +163,7 @@ def _given_up(result: Any) -> bool:
 
 async def streamed(client: Client) -> None:
     """A resumable stream by the SDK, which comes back by itself."""
-    ticks: list[int] = []
-    gaps = 0
+    events: list[tuple[str, str, Any]] = []
     async for part in client.sdk.runs.stream(
         await client.thread(),
         **client.script(["tick", [20, 0.02]], ["sleep", 0.1], ["tick", [20, 0.02]]),
@@ -172,11 +171,8 @@ async def streamed(client: Client) -> None:
         stream_resumable=True,
         on_run_created=client.accepted,
     ):
-        if part.event == "custom":
-            ticks.append(part.data["tick"])
-        elif part.event != "metadata":
-            gaps += 1
-    assert gaps or _whole(ticks, [20, 20]), ticks
+        events.append((part.id or "", part.event, part.data))
+    _told(client, events, [20, 20])
 
 
 def _whole(ticks: list[int], parts: list[int]) -> bool:
@@ -201,7 +197,7 @@ async def joined(client: Client) -> None:
     events = await client.events(thread, run_id, lambda: client.draw.randint(1, 40))
     places = [place for place, _, _ in events if place]
     assert len(places) == len(set(places)), f"an event came twice: {places}"
-    assert _gaps(client, events) or _whole(_ticks(events), [60]), _ticks(events)
+    _told(client, events, [60])
 
 
 async def cancelled(client: Client) -> None:
@@ -218,12 +214,10 @@ async def cancelled(client: Client) -> None:
         try:
             await client.sdk.runs.cancel(thread, run_id, wait=wait)
             break
-        except httpx.TransportError:
-            client.ledger.disturbed(client.kind, "cut")
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code == 404:
+        except httpx.HTTPError as error:
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 404:
                 break  # asked before and cut off: it has been stopped
-            refused(client, error)
+            await client.disturbed(error)
     assert await client.end_of(thread, run_id) in ("interrupted", "error")
 
 
@@ -272,7 +266,7 @@ async def flooding(client: Client) -> None:
     thread = await client.thread()
     run_id = await client.run(thread, ["flood", 3000], stream_mode="custom", stream_resumable=True)
     events = await client.events(thread, run_id, lambda: 10_000)
-    assert _gaps(client, events) or _whole(_ticks(events), [3000]), len(events)
+    _told(client, events, [3000])
 
 
 async def raising(client: Client) -> None:
