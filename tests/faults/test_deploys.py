@@ -3,9 +3,11 @@
 import asyncio
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
@@ -102,24 +104,36 @@ async def test_a_rolling_restart_under_load_loses_nothing(
         for kind in ("worker", "gateway", "scheduler"):
             olds = topology.processes(kind)
             for old in olds:
-                known = len(clients.accepted)
                 old.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(old.wait, 30)
-
-                def replaced(kind: str = kind, olds: list[Any] = olds, known: int = known) -> bool:
-                    return (
-                        len(topology.processes(kind)) == len(olds)
-                        and len(clients.accepted) > known + 8
-                    )
-
-                await asyncio.to_thread(eventually, replaced, "it is back, and work goes on")
-                await asyncio.to_thread(topology.await_ready)
+                await asyncio.to_thread(old.wait, 60)
+                known = len(clients.accepted)
+                await asyncio.to_thread(
+                    eventually,
+                    partial(_serves, topology, kind, len(olds)),
+                    "the new one serves",
+                )
+                while len(clients.accepted) < known + 8:
+                    await asyncio.sleep(0.05)
     ends = topology.query(
         "SELECT target, crashes, count(*) AS n FROM moves WHERE run_id = ANY(%s::uuid[])"
         " AND target NOT IN ('pending', 'running') GROUP BY 1, 2",
         clients.accepted,
     )
     assert ends == [{"target": "success", "crashes": 0, "n": len(clients.accepted)}]
+
+
+def _serves(topology: Any, kind: str, number: int) -> bool:
+    """Whether there are so many of a kind, and all of them are at work."""
+    found = topology.processes(kind)
+    if kind == "gateway":
+        return number == sum(
+            any(line.status == psutil.CONN_LISTEN for line in process.net_connections("tcp"))
+            for process in found
+        )
+    if kind == "worker":
+        (row,) = topology.query("SELECT count(*) AS n FROM instances WHERE free > 0")
+        return bool(row["n"] == number)
+    return len(found) == number
 
 
 async def _open(
