@@ -33,6 +33,7 @@ async def sweep(
     if swept := await threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS):
         log.info("temporary threads removed", threads=swept)
     await expire_threads(db)
+    await forget_runs(db, settings.run_ttl_seconds)
     await webhooks.forget(db, KEPT_SECONDS)
     await store_sweep.sweep(db)
 
@@ -60,6 +61,16 @@ async def expire_threads(db: Database) -> None:
             log.info("threads expired", strategy=strategy, threads=count)
             if count < _BATCH:
                 break
+
+
+async def forget_runs(db: Database, older_than_seconds: float | None) -> None:
+    """Removes runs that ended long ago, batch by batch; none when they are kept for ever."""
+    while older_than_seconds is not None:
+        count = await runs.forget(db, older_than_seconds, _BATCH)
+        if count:
+            log.info("finished runs removed", runs=count)
+        if count < _BATCH:
+            return
 
 
 async def resend(db: Database, dispatcher: Dispatcher, older_than_seconds: float) -> None:

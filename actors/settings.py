@@ -68,6 +68,8 @@ class WorkerSettings(BaseSettings):
     executor_spares: int = Field(1, ge=0, le=16)
     """Graph processes kept loaded and idle, to take the place of one that dies."""
 
+    run_ttl_seconds: Annotated[float | None, BeforeValidator(_none_if_empty)] = Field(None, gt=0)
+    """How long a run's row is kept after its end. The thread keeps its state and history."""
     stream_maxlen: int = Field(10_000, ge=10)
     """Events that are kept of one run; for 10 s, and up to 32 MB, more of them."""
     stream_ttl_seconds: int = Field(3600, ge=1)

@@ -223,6 +223,10 @@ runs = sa.Table(
     sa.Index("ix_runs_pending", "available_at", "queue_seq", postgresql_where=_PENDING),
     # Lists of a thread's runs, newest first.
     sa.Index("ix_runs_thread", "thread_id", "created_at", "run_id"),
+    # Who ended first of all.
+    sa.Index(
+        "ix_runs_finished_at", "finished_at", postgresql_where=sa.text("finished_at IS NOT NULL")
+    ),
 )
 
 # One row per worker instance, kept by its heartbeat.

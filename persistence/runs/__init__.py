@@ -26,6 +26,7 @@ from persistence.runs.reading import (
     result,
 )
 from persistence.runs.release import Released, crash, expire, hand_back, take_back
+from persistence.runs.retention import forget
 from persistence.runs.rows import RunRow
 from persistence.runs.settlement import Settled, Settlement, settle
 from persistence.runs.thread import lock_thread
@@ -54,6 +55,7 @@ __all__ = [
     "due",
     "expire",
     "finished_for",
+    "forget",
     "get",
     "hand_back",
     "heartbeat",
