@@ -61,7 +61,10 @@ def serve(launch: Launch, project: Project) -> int:
         database = Database(database_settings)
         worker = worker_settings()
         events = MemoryEventLog(
-            database, maxlen=worker.stream_maxlen, ttl=float(worker.stream_ttl_seconds)
+            database,
+            maxlen=worker.stream_maxlen,
+            max_bytes=worker.stream_max_bytes,
+            ttl=float(worker.stream_ttl_seconds),
         )
         serving.serve(
             project,

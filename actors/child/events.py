@@ -15,7 +15,8 @@ import asyncio
 import logging
 import math
 import random
-from collections import Counter, deque
+import sys
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,11 +105,13 @@ class _Gap:
     dropped: int
 
 
-class _Fresh:
-    """What was written of one run a short while ago: how many events, in batches."""
+class _Recent:
+    """The last that was written of one run: how many events, in batches."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_cut = False
+        """Whether anything was let go of."""
         self._size = 0
         self._batches: deque[tuple[float, int, int]] = deque()
 
@@ -125,6 +128,7 @@ class _Fresh:
             _, count, size = self._batches.popleft()
             self.count -= count
             self._size -= size
+            self.is_cut = True
 
 
 class EventWriter:
@@ -141,9 +145,12 @@ class EventWriter:
         max_event_bytes: int = MAX_EVENT_BYTES,
         fresh_seconds: float = FRESH_SECONDS,
         fresh_bytes: int = FRESH_BYTES,
+        max_stream_bytes: int = 64 << 20,
     ) -> None:
         """maxlen: about how many events a run's stream keeps, and more as long as they are fresh.
 
+        max_stream_bytes: how many bytes of a run's attempt are kept at most, however few events
+        they are; readers who have not come so far are told how many are missing.
         buffer_bytes: what may wait.
         redis_url: any form redis-py takes; None means that events go nowhere.
         """
@@ -154,7 +161,10 @@ class EventWriter:
         self._maxlen = maxlen
         self._fresh_seconds = fresh_seconds
         self._fresh_bytes = fresh_bytes
-        self._fresh: dict[str, _Fresh] = {}
+        self._fresh: dict[str, _Recent] = {}
+        self._max_stream_bytes = max_stream_bytes
+        self._kept: dict[str, _Recent] = {}
+        """What fits into the streams of runs that still put, of what this process wrote."""
         self._bound = buffer_bytes
         self._give_up_seconds = give_up_seconds
         self._max_event_bytes = max_event_bytes
@@ -234,6 +244,7 @@ class EventWriter:
     def forget(self, run_id: str) -> None:
         """Frees what is remembered of a run that puts no more. What waits is still written."""
         self._logs.pop(run_id, None)
+        self._kept.pop(run_id, None)
 
     # Writing
 
@@ -279,28 +290,35 @@ class EventWriter:
             for run_id, gap in gaps.items()
         ]
         events += [(entry.run_id, entry.packed) for entry in entries]
-        lengths = self._lengths(Counter(run_id for run_id, _ in events))
+        lengths = self._lengths(_totals(events))
         await connection.send_packed_command(_command(self._settings, events, lengths))
         await connection.read_response()
 
-    def _lengths(self, added: Mapping[str, int]) -> dict[str, int]:
-        """How long the streams may be that get so many events."""
+    def _lengths(self, added: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        """How long the streams may be that get so many events, of so many bytes."""
         for run_id, fresh in list(self._fresh.items()):
             fresh.age(self._fresh_seconds, self._fresh_bytes)
             if not fresh.count:
                 del self._fresh[run_id]
         kept = {run_id: fresh.count for run_id, fresh in self._fresh.items()}
         return {
-            run_id: max(self._maxlen, kept.get(run_id, 0) + count)
-            for run_id, count in added.items()
+            run_id: min(
+                max(self._maxlen, kept.get(run_id, 0) + count), self._fitting(run_id, count, size)
+            )
+            for run_id, (count, size) in added.items()
         }
 
+    def _fitting(self, run_id: str, count: int, size: int) -> int:
+        """How many of a run's last events fit into its stream, with those that are added now."""
+        recent = self._kept.get(run_id, _Recent())
+        recent.age(math.inf, self._max_stream_bytes - size)
+        return recent.count + count if recent.is_cut else sys.maxsize
+
     def _acknowledge(self, entries: list[_Entry], gaps: dict[str, _Gap]) -> None:
-        sizes: dict[str, list[int]] = {}
-        for entry in entries:
-            sizes.setdefault(entry.run_id, []).append(len(entry.packed))
-        for run_id, written in sizes.items():
-            self._fresh.setdefault(run_id, _Fresh()).add(len(written), sum(written))
+        for run_id, written in _totals((entry.run_id, entry.packed) for entry in entries).items():
+            self._fresh.setdefault(run_id, _Recent()).add(*written)
+            if run_id in self._logs:
+                self._kept.setdefault(run_id, _Recent()).add(*written)
         if entries:
             self._settled = max(self._settled, entries[-1].place)
         while self._waiting and self._waiting[0].place <= self._settled:
@@ -359,6 +377,15 @@ class EventWriter:
         watcher = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
         await asyncio.wait({watcher}, timeout=1.0)
+
+
+def _totals(events: Iterable[tuple[str, bytes]]) -> dict[str, tuple[int, int]]:
+    """How many events there are of each run, and how many bytes."""
+    totals: dict[str, tuple[int, int]] = {}
+    for run_id, packed in events:
+        count, size = totals.get(run_id, (0, 0))
+        totals[run_id] = count + 1, size + len(packed)
+    return totals
 
 
 def _connection(url: str) -> Connection:

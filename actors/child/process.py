@@ -46,6 +46,7 @@ class Settings:
     stream_maxlen: int
     stream_ttl_seconds: int
     event_buffer_bytes: int
+    stream_max_bytes: int
     inspector: bool = False
     switch_interval: float = 0.0005
     prepare_threshold: int | None = 0
@@ -109,6 +110,7 @@ class GraphProcess:
                 maxlen=settings.stream_maxlen,
                 ttl_seconds=settings.stream_ttl_seconds,
                 buffer_bytes=settings.event_buffer_bytes,
+                max_stream_bytes=settings.stream_max_bytes,
             )
             await self._events.open()
             self._open.set()

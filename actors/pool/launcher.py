@@ -97,6 +97,7 @@ class Launcher:
                 "inspector": inspector,
                 "lease_seconds": settings.silence_seconds,
                 "stream_maxlen": settings.stream_maxlen,
+                "stream_max_bytes": settings.stream_max_bytes,
                 "stream_ttl_seconds": settings.stream_ttl_seconds,
                 "event_buffer_bytes": settings.event_buffer_bytes,
                 "switch_interval": _SWITCH_INTERVAL,

@@ -296,6 +296,26 @@ async def test_streams_are_trimmed(valkey: Valkey, bound: dict[str, Any]) -> Non
     assert 100 <= valkey.client.xlen(events_key(RUN)) < 400
 
 
+async def test_streams_are_bounded_in_bytes(valkey: Valkey) -> None:
+    """However few events that are, and however fresh; the newest one stays in any case."""
+    async with writer(url_of(valkey, "redis"), max_stream_bytes=1_000_000) as events:
+        for number in range(100):
+            await events.put(RUN, 1, "values", b'"%b"' % (b"%d" % (number % 10) * 100_000))
+            if number % 10 == 0:
+                await events.flush(RUN)
+        await events.put("small", 1, "values", b"1")
+        await events.flush(RUN)
+        await events.flush("small")
+        numbers = [number for _, _, _, number in valkey.events()]
+        assert 5 <= len(numbers) <= 10
+        assert numbers == list(range(101 - len(numbers), 101))
+        assert len(valkey.events("small")) == 1, "another run's is its own"
+
+        await events.put(RUN, 1, "values", b'"%b"' % (b"x" * 2_000_000))
+        await events.flush(RUN)
+        assert [number for _, _, _, number in valkey.events()] == [101]
+
+
 async def test_a_burst_is_kept_whole_for_a_while(valkey: Valkey) -> None:
     async with writer(url_of(valkey, "redis"), maxlen=100) as events:
         for number in range(5000):

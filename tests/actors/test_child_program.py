@@ -202,6 +202,7 @@ def start(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Start]:
             "inspector": False,
             "lease_seconds": 60,
             "stream_maxlen": 1000,
+            "stream_max_bytes": 1 << 20,
             "stream_ttl_seconds": 60,
             "event_buffer_bytes": 1 << 20,
             "switch_interval": 0.0005,
