@@ -17,6 +17,9 @@ from redis.retry import Retry
 
 _CONNECT_SECONDS = 2.0
 _HEALTH_CHECK_SECONDS = 15
+MAX_CONNECTIONS = 64
+"""Of one client for the event loop, unless the URL says ``max_connections``: a pool never closes
+what a burst has opened, so it must not open one for each request of it."""
 
 
 def _options(from_url: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -43,7 +46,10 @@ def blocking_client(url: str, timeout: float) -> redis.Redis:
 
 
 def client(url: str, timeout: float) -> redis.asyncio.Redis:
-    """A client for the event loop. ``timeout``: seconds that a command may take."""
+    """A client for the event loop.
+
+    timeout: seconds that a command may take, and may wait for a connection before that.
+    """
     options = _options({**redis.asyncio.connection.parse_url(url)}, timeout)
     unix = redis.asyncio.UnixDomainSocketConnection
     if issubclass(options.get("connection_class", redis.asyncio.Connection), unix):
@@ -51,4 +57,5 @@ def client(url: str, timeout: float) -> redis.asyncio.Redis:
     options["retry"] = redis.asyncio.retry.Retry(
         NoBackoff(), 1, supported_errors=(redis.ConnectionError,)
     )
-    return redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**options))
+    options = {"max_connections": MAX_CONNECTIONS} | options | {"timeout": timeout}
+    return redis.asyncio.Redis.from_pool(redis.asyncio.BlockingConnectionPool(**options))
