@@ -47,6 +47,11 @@ class Board:
         """Whether code of this run is being executed: by the loop, or by a thread."""
         return self.cells[LOOP] == slot or self.cells[self.threads + slot] > 0
 
+    @property
+    def holder(self) -> int:
+        """The slot of the run whose step the loop executes; 0 when it waits, or calls back."""
+        return self.cells[LOOP]
+
     def begin(self, slot: int) -> None:
         """Shows that the process takes the run up."""
         self.cells[self.begun + slot] = 1

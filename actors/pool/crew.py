@@ -114,7 +114,7 @@ class Crew:
         empty = [
             member
             for member in self._members.values()
-            if member.retiring is None and not member.attempts and member.process.answering
+            if member.retiring is None and not member.load and member.process.answering
         ]
         return min(empty, key=lambda member: member.serving, default=None)
 

@@ -12,6 +12,7 @@ from actors.pool.placement import Seats
 _SILENT_SECONDS = 0.2
 _HELD_UP_LOOKS = 20
 """Five seconds: a shorter wait costs a run less than to go on from its last checkpoint."""
+_MOST_RETURNS = 3
 
 Key = tuple[UUID, int]
 """A run's id and the number of its attempt."""
@@ -26,6 +27,7 @@ class Member:
     fate: what its runs are told when it dies by our hand; a death that nobody ordered is a crash.
     started: runs that it began.
     silent_looks: how many looks in a row found its loop owing an answer.
+    lapsed: places of runs that it did not take up in time, until it has said that it refuses them.
     """
 
     process: GraphProcess
@@ -38,6 +40,7 @@ class Member:
     started: int = 0
     silent_looks: int = 0
     attempts: dict[Key, Attempt] = field(default_factory=dict)
+    lapsed: dict[Key, int] = field(default_factory=dict)
 
     @property
     def open(self) -> bool:
@@ -48,15 +51,20 @@ class Member:
         """What it offers for the next run."""
         return Seats(
             key=self,
-            load=len(self.attempts),
+            load=self.load,
             limit=self.limit if self.open else 0,
             answering=self.process.answering,
             delay=self.process.delay,
         )
 
     def holds(self, run_id: UUID) -> bool:
-        """Whether an attempt of the run is in it."""
-        return any(key[0] == run_id for key in self.attempts)
+        """Whether an attempt of the run is in it, or one that it has not refused yet."""
+        return any(key[0] == run_id for key in (*self.attempts, *self.lapsed))
+
+    @property
+    def load(self) -> int:
+        """Places that are taken."""
+        return len(self.attempts) + len(self.lapsed)
 
     @property
     def has_room(self) -> bool:
@@ -65,10 +73,15 @@ class Member:
 
     def take(self, attempt: Attempt) -> None:
         """Gives an attempt a place."""
-        taken = {other.slot for other in self.attempts.values()}
+        taken = {*self.lapsed.values(), *(other.slot for other in self.attempts.values())}
         attempt.slot = next(slot for slot in range(1, self.limit + 1) if slot not in taken)
         self.process.board.clear(attempt.slot)
         self.attempts[attempt.key] = attempt
+
+    def lapse(self, attempt: Attempt) -> None:
+        """Takes an attempt back that was not taken up in time. Its start is still on its way."""
+        del self.attempts[attempt.key]
+        self.lapsed[attempt.key] = attempt.slot
 
     def has_begun(self, attempt: Attempt) -> bool:
         """Whether the process took the attempt up."""
@@ -102,11 +115,19 @@ class Member:
         return self.silent_looks >= _HELD_UP_LOOKS
 
     def held_up(self) -> list[Attempt]:
-        """Runs that could have gone on for long, if the loop had turned."""
+        """Runs that could have gone on for long, if the loop had turned.
+
+        Where no step shows, a run holds the loop up in a callback, or the GIL in a thread of its
+        own, and it may be any of them. It would do so wherever it goes: so that it comes to its
+        end nevertheless, those that were handed back often are let alone.
+        """
+        is_known = self.process.board.holder != 0
         return [
             attempt
             for attempt in self.unfinished()
-            if attempt.stop is None and attempt.idle_looks >= _HELD_UP_LOOKS
+            if attempt.stop is None
+            and attempt.idle_looks >= _HELD_UP_LOOKS
+            and (is_known or attempt.claimed.returns < _MOST_RETURNS)
         ]
 
     def unfinished(self) -> list[Attempt]:

@@ -201,7 +201,9 @@ class Pool:
             member.process.suspect()
             with self._lock:
                 self._reserved += 1
-            self._leave(member, attempt)
+            member.lapse(attempt)
+            self._recount()
+            self._crew.bury(member)
             seconds *= 2  # on a machine so busy that every process is late
         await self._conclude(attempt)
 
@@ -277,6 +279,8 @@ class Pool:
         if (attempt := member.attempts.get(key)) is not None:
             attempt.conclude(reported(frame, attempt.stop))
             self._leave(member, attempt)
+        elif member.lapsed.pop(key, None) is not None:
+            self._recount()
 
     def _leave(self, member: Member, attempt: Attempt) -> None:
         del member.attempts[attempt.key]

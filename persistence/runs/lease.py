@@ -30,6 +30,11 @@ class ClaimedRun:
     credential: UUID
     """What the graph shows when it calls the API itself."""
 
+    @property
+    def returns(self) -> int:
+        """How many of its attempts were handed back."""
+        return self.attempt - 1 - self.crashes
+
 
 # SKIP LOCKED: whoever holds the row is claiming it too, or is ending it. Never waiting for a run,
 # a claim cannot be part of a deadlock over runs.

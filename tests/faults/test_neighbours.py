@@ -95,6 +95,23 @@ async def test_what_holds_the_loop_up_for_a_while_goes_on_to_its_end(
     assert steps == [("0:sleep", 1), ("0:sleep", 2), ("1:sleep", 2), ("2:sleep", 2)]
 
 
+@pytest.mark.faults
+async def test_who_holds_the_loop_up_unseen_comes_to_an_end_and_so_do_its_neighbours(
+    topology: Any, client: LangGraphClient, side_effects: Any
+) -> None:
+    """No step shows while a callback is executed: whose it is cannot be told."""
+    runs = []
+    for script in ([["sleep", 0.1]] * 40, [["callback", 8], ["sleep", 0.1]]):
+        thread = await client.threads.create()
+        values = {"script": script, "log": str(side_effects.path)}
+        run = await client.runs.create(thread["thread_id"], "script", input=values)
+        runs.append({"thread_id": thread["thread_id"], "run_id": run["run_id"]})
+    for run in runs:
+        await client.runs.join(**run)
+        row = topology.run_row(run["run_id"])
+        assert (row["status"], row["crashes"]) == ("success", 0)
+
+
 async def test_a_neighbour_that_is_cancelled_takes_nobody_with_it(
     topology: Any, client: LangGraphClient, side_effects: Any
 ) -> None:

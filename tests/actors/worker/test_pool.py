@@ -217,6 +217,19 @@ async def test_a_process_that_is_held_up_is_replaced_where_its_seats_are_missed(
     assert isinstance(await outcome, Succeeded)
 
 
+async def test_a_run_that_was_not_taken_up_may_come_back_to_the_same_process(
+    pools, begin, side_effects
+):
+    """Its loop turns now and then: a second start may come before the first is refused."""
+    pool = await pools(executor_spares=0)
+    _, holder = await begin(pool, ["stutter", [12, 1.5]], log=side_effects.path)
+    await side_effects.begun("0:stutter")
+    _, late = await begin(pool, ["sleep", 0.01], log=side_effects.path)
+    assert [type(await outcome) for outcome in (late, holder)] == [Succeeded, Succeeded]
+    assert [entry["node"] for entry in side_effects.read()] == ["0:stutter", "0:sleep"]
+    assert pool.free == pool.slots
+
+
 async def test_a_process_that_ran_enough_is_replaced_and_loses_nothing(pools, begin, side_effects):
     pool = await pools(executor_max_runs=2, retire_timeout_seconds=0)
     outcomes = [(await begin(pool, ["sleep", 0.3], log=side_effects.path))[1] for _ in range(5)]

@@ -88,6 +88,12 @@ def _hold_gil(letters: int) -> None:
     re.match(r"(a+)+$", "a" * letters + "b")
 
 
+def _call(called: "asyncio.Future[None]", seconds: float) -> None:
+    """As a callback of the loop, which is no step of anybody's."""
+    time.sleep(seconds)
+    called.set_result(None)
+
+
 def _sync(verb: str, argument: Any) -> None:
     match verb:
         case "block":
@@ -139,6 +145,14 @@ async def _async(verb: str, argument: Any, state: State) -> None:
             await asyncio.sleep(argument)
         case "ablock":
             time.sleep(argument)
+        case "stutter":
+            for _ in range(argument[0]):
+                time.sleep(argument[1])
+                await asyncio.sleep(0)
+        case "callback":
+            called = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(_call, called, argument)
+            await called
         case "aspin":
             _spin(argument)
         case "agil":
@@ -170,7 +184,19 @@ async def _async(verb: str, argument: Any, state: State) -> None:
             await asyncio.to_thread(_sync, verb, argument)
 
 
-_ON_THE_LOOP = {"sleep", "ablock", "aspin", "agil", "tick", "stubborn", "await", "once", "big"}
+_ON_THE_LOOP = {
+    "sleep",
+    "ablock",
+    "stutter",
+    "callback",
+    "aspin",
+    "agil",
+    "tick",
+    "stubborn",
+    "await",
+    "once",
+    "big",
+}
 
 
 async def act(state: State, config: RunnableConfig) -> State:
