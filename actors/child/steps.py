@@ -31,6 +31,7 @@ class Steps(Coroutine[Any, Any, Any]):
         self._code = code
         self._work = work
         self._is_root = work.task is None
+        self._is_told = False
         self._cells = board.cells
         self._displaced = board.displaced
 
@@ -47,13 +48,28 @@ class Steps(Coroutine[Any, Any, Any]):
             cells[LOOP] = before
 
     def throw(self, *error: Any) -> Any:
-        """One step, which begins with an exception: so a displaced run is told to end."""
-        cells = self._cells
-        before, cells[LOOP] = cells[LOOP], self._work.slot
+        """One step, which begins with an exception. A displaced run gets the one that ends it."""
+        cells, slot = self._cells, self._work.slot
+        before, cells[LOOP] = cells[LOOP], slot
         try:
+            if cells[self._displaced + slot] and self._tells():
+                return None
             return self._code.throw(*error)
         finally:
             cells[LOOP] = before
+
+    def _tells(self) -> bool:
+        """Cancels the task, whose next step then begins with that instead.
+
+        Else code would handle what happened while the loop was held up, and go on from there. Also
+        if it is cancelled already: that may be a time limit, which takes its own back and no more.
+        """
+        if self._is_root or self._is_told:
+            return False
+        self._is_told = True
+        self._work.cancel()
+        task = asyncio.current_task()
+        return task is not None and task.cancel()
 
     def close(self) -> None:
         """Ends the code where it waits."""

@@ -152,6 +152,50 @@ async def test_a_displaced_run_takes_no_step_but_to_end(
     ]
 
 
+async def test_a_displaced_run_does_not_handle_what_happened_meanwhile(
+    board: Board, threads: GraphThreads
+) -> None:
+    """Neither a time limit that ran out nor a failure: it ends."""
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[None] = loop.create_future()
+    waiting: list[asyncio.Timeout | None] = []
+    done: list[str] = []
+
+    async def limited() -> None:
+        try:
+            async with asyncio.timeout(3600) as limit:
+                waiting.append(limit)
+                await loop.create_future()
+        except TimeoutError:
+            done.append("handled the limit")
+        finally:
+            await asyncio.sleep(0)
+            done.append("ended well")
+
+    async def failing() -> None:
+        waiting.append(None)
+        try:
+            await gate
+        except ValueError:
+            done.append("handled the failure")
+
+    async def code() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(limited())
+            group.create_task(failing())
+
+    run = Work(board, 1).start(code())
+    while len(waiting) < 2:
+        await asyncio.sleep(0)
+    board.displace(1)
+    gate.set_exception(ValueError())
+    for limit in filter(None, waiting):
+        limit.reschedule(loop.time())
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert done == ["ended well"]
+
+
 async def test_a_displaced_run_gets_no_thread(board: Board, threads: GraphThreads) -> None:
     called: list[int] = []
     work = Work(board, 1)
