@@ -39,6 +39,18 @@ class Entry:
         return len(self.event.data) + 400  # two slotted objects, a tuple, an id and a name
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a run wrote, as its row says: its last attempt, and how many events that one has.
+
+    finished_at: when the run ended, by the loop's clock.
+    """
+
+    attempt: int
+    events: int
+    finished_at: float
+
+
 def entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Entry:
     """The entry that Redis stores as ``fields``. Fields that are missing or odd count as 0."""
     text = entry_id.decode()
@@ -120,6 +132,18 @@ class Cursor:
                 self.known = True
             news.append(event)
         return news, False
+
+    def rest(self, tail: Tail) -> Event | None:
+        """The mark at the end of a stream that breaks off; None when nothing is missing.
+
+        Who comes back with a place in a stream that is gone may have seen all of it, or not.
+        """
+        is_counted = self.known and (self.attempt or 1) == tail.attempt
+        if tail.events <= (self.seq if is_counted else 0):
+            return None
+        missed = str(tail.events - self.seq) if is_counted else "null"
+        data = b'{"missed":%s}' % missed.encode()
+        return Event(format_id(self.at), GAP_EVENT, data, tail.attempt)
 
     def _gap(self, before: Entry) -> Event:
         """The mark in front of an entry whose predecessors are missing.

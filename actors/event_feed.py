@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from itertools import islice
 from operator import attrgetter
 
-from actors.event_cursor import FIRST, Entry, EntryId
+from actors.event_cursor import FIRST, Cursor, Entry, EntryId, Tail, parse_cursor
+from actors.events import Event
+from persistence.runs import Finished
 
 PAGE_EVENTS = 128
 PAGE_BYTES = 64 * 1024
@@ -24,6 +26,8 @@ class Feed:
         """``entries`` are all that were added after this place."""
         self.over = False
         """Nothing will be added any more."""
+        self.tail: Tail | None = None
+        """What the row says of the run's events, if it was asked and knows."""
         self.ended = asyncio.Event()
         """The run is terminal, whatever is still to be read."""
         self.news = asyncio.Event()
@@ -57,6 +61,24 @@ class Feed:
                 break
             end, room = end + 1, room - entry.size
         return self.entries[start:end]
+
+    def note_row(self, row: Finished) -> None:
+        """Takes what the row says of the run's end."""
+        self.ended.set()
+        if row.events is not None:
+            finished_at = asyncio.get_running_loop().time() - row.seconds
+            self.tail = Tail(row.attempt, row.events, finished_at)
+
+    def rest(self, cursor: Cursor, after: str, began: float) -> Event | None:
+        """What a subscriber is told last, whose run is over without an end in its events.
+
+        after, began: where and when it began. Who wanted what comes from then on, of a run that was
+        over by then, has missed nothing.
+        """
+        if self.tail is None:
+            return None
+        is_late = parse_cursor(after) is None and self.tail.finished_at <= began
+        return None if is_late and not cursor.attempt else cursor.rest(self.tail)
 
     def close(self) -> None:
         """Nothing will come any more."""

@@ -20,6 +20,7 @@ from actors.event_threads import ThreadWatch
 from actors.events import LIVE, START, UPDATE_EVENT, Event
 from actors.tasks import stop, supervise
 from persistence.engine import Database
+from persistence.runs import Finished
 from persistence.thread_runs import StartedRun
 
 _SOON_SECONDS = 0.1
@@ -86,6 +87,10 @@ class MemoryEventLog:
         seq = log.seq[attempt] = log.seq.get(attempt, 0) + 1
         self._append(log, name, data, attempt, seq)
 
+    def count(self, run_id: str, attempt: int) -> int:
+        """How many events an attempt has put."""
+        return self._log(run_id).seq.get(attempt, 0)
+
     async def flush(self, run_id: str) -> None:
         """Returns at once: what was put is there."""
 
@@ -127,6 +132,7 @@ class MemoryEventLog:
         with self._watching(run_id, _SOON_SECONDS) as log:
             if over:
                 log.close()
+            began = asyncio.get_running_loop().time()
             cursor = _place(log, after)
             while True:
                 news = log.news
@@ -137,6 +143,8 @@ class MemoryEventLog:
                     if ended:
                         return
                 elif log.over:
+                    if (rest := log.rest(cursor, after, began)) is not None:
+                        yield [rest]
                     return
                 else:
                     await news.wait()
@@ -222,13 +230,13 @@ class MemoryEventLog:
                 if not log.entries:
                     del self._logs[run_id]
 
-    def _row_seen(self, run_id: str, finished: float | None) -> float:
-        if finished is None:
+    def _row_seen(self, run_id: str, row: Finished | None) -> float:
+        if row is None:
             return _IDLE_SECONDS
         log = self._logs[run_id]
-        log.ended.set()
-        if finished < _END_GRACE_SECONDS:
-            return _END_GRACE_SECONDS - finished
+        log.note_row(row)
+        if row.seconds < _END_GRACE_SECONDS:
+            return _END_GRACE_SECONDS - row.seconds
         self._close(run_id, log)
         return _IDLE_SECONDS
 
@@ -238,7 +246,7 @@ def _place(log: _Log, after: str) -> Cursor:
     if at == FIRST:
         return Cursor()
     seen = [entry for entry in log.entries if at is None or entry.at <= at]
-    cursor = Cursor(known=not log.entries)
+    cursor = Cursor(known=at is None and not log.entries)
     _, _ = cursor.take(entry for entry in seen if entry.event.name != END_EVENT)
     cursor.at = at or log.last
     return cursor

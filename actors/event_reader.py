@@ -33,6 +33,7 @@ from actors.event_updates import StateUpdates
 from actors.events import LIVE, OVER, START, THREAD_MARK, UPDATE_MARK, Event
 from actors.tasks import raise_if_cancelled, stop, supervise
 from persistence.engine import Database
+from persistence.runs import Finished
 from persistence.thread_runs import StartedRun
 
 log = structlog.get_logger(__name__)
@@ -175,6 +176,7 @@ class RedisEventReader:
     ) -> AsyncGenerator[list[Event], None]:
         """See ``EventReader.follow``."""
         with self._watching(run_id, reading=True, over=over) as feed:
+            began = asyncio.get_running_loop().time()
             cursor = await self._cursor(feed, after)
             while cursor is not None:
                 news = feed.news
@@ -183,7 +185,7 @@ class RedisEventReader:
                     entries = await self._page(feed, cursor)
                     if entries is None:  # Redis is away
                         if feed.over:
-                            return
+                            break
                         await _wait(news, _PAUSE_MAX)
                         continue
                     if not entries:
@@ -196,9 +198,11 @@ class RedisEventReader:
                     if ended:
                         return
                 elif feed.over:
-                    return
+                    break
                 else:
                     await news.wait()
+            if cursor is not None and (rest := feed.rest(cursor, after, began)) is not None:
+                yield [rest]
 
     async def ended(self, run_id: str) -> None:
         """See ``EventReader.ended``."""
@@ -261,7 +265,7 @@ class RedisEventReader:
                 reply = await self._asked(latest(self._redis, feed.key, _ENTRIES_BEHIND, upper))
             except (RedisError, OSError):
                 if feed.over:
-                    return None
+                    return Cursor(at or FIRST, known=False)
                 await _wait(news, _PAUSE_MAX)
                 continue
             found = entries_of(reply)
@@ -440,22 +444,22 @@ class RedisEventReader:
             log.warning("redis is away, open streams wait", error=str(error))
             self._rows.watch_all(_OUTAGE_SECONDS)
 
-    def _row_seen(self, run_id: str, finished: float | None) -> float:
+    def _row_seen(self, run_id: str, row: Finished | None) -> float:
         """What a look at the row says about the run's feed; returns seconds until the next look."""
         feed = self._feeds[run_id]
-        if finished is None:
+        if row is None:
             if not self._reachable:
                 return _OUTAGE_SECONDS
             if feed.failed:
                 self._wake(feed)
             return _IDLE_SECONDS
-        feed.ended.set()
+        feed.note_row(row)
         if not feed.readers or feed.over:
             return _IDLE_SECONDS
         since_change = asyncio.get_running_loop().time() - self._changed_at
-        grace = _END_GRACE_SECONDS - finished
+        grace = _END_GRACE_SECONDS - row.seconds
         if not self._reachable:
-            grace = _OUTAGE_GRACE_SECONDS - min(finished, since_change)
+            grace = _OUTAGE_GRACE_SECONDS - min(row.seconds, since_change)
         elif self._changed_at:
             grace = max(grace, _OUTAGE_GRACE_SECONDS - since_change)
         if grace > 0:

@@ -14,10 +14,11 @@ import structlog
 from persistence import runs
 from persistence.engine import Database
 from persistence.errors import PersistenceError
+from persistence.runs import Finished
 
 log = structlog.get_logger(__name__)
 
-GONE = math.inf
+GONE = Finished(math.inf)
 """Stands for "over since ever": the row was rolled back or deleted."""
 
 RETRY_SECONDS = 1.0
@@ -31,12 +32,12 @@ _BATCH = 1000
 class RowWatch:
     """Looks at the rows of watched runs from time to time, as its owner's ``seen`` decides.
 
-    seen(run_id, finished): called with the seconds since the run was settled by the database's
-    clock, GONE when there is no row, None while it is active; returns the seconds until the next
-    look.
+    seen(run_id, finished): called with what the row says of the run's end, in seconds of the
+    database's clock, GONE when there is no row, None while it is active; returns the seconds until
+    the next look.
     """
 
-    def __init__(self, database: Database, seen: Callable[[str, float | None], float]) -> None:
+    def __init__(self, database: Database, seen: Callable[[str, Finished | None], float]) -> None:
         self._database = database
         self._seen = seen
         self._due: dict[str, float] = {}
@@ -83,7 +84,7 @@ class RowWatch:
         for run_id in due:
             self._due[run_id] = math.inf  # until this look is over, or somebody asks again
         try:
-            finished = await runs.finished_for(self._database, due)
+            finished = await runs.finished(self._database, due)
         except PersistenceError as error:
             log.warning("rows of watched runs cannot be read", runs=len(due), error=str(error))
             pauses = dict.fromkeys(due, RETRY_SECONDS)

@@ -184,7 +184,8 @@ class InProcessExecutor:
     def _ended(self, running: _Running, code: "asyncio.Task[runner.Result]") -> None:
         """The code came to its end: whoever waits is told how."""
         run_id, attempt = running.attempt.key
-        frame = execution.outcome(str(run_id), attempt, running.work, code)
+        events = self._events.count(str(run_id), attempt)
+        frame = execution.outcome(str(run_id), attempt, running.work, code, events)
         running.attempt.conclude(reported(frame, running.attempt.stop))
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────

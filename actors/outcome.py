@@ -106,6 +106,7 @@ def settlement(outcome: Terminal, claimed: ClaimedRun) -> Settlement:
         next_nodes=bool(ended.next),
         output=ended.result,
         action=outcome.action if isinstance(outcome, Cancelled) else None,
+        events=ended.events,
     )
 
 

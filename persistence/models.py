@@ -184,6 +184,8 @@ runs = sa.Table(
     sa.Column("output", JSON),
     # {"error","message"}: how it failed, or by whom it was cancelled.
     sa.Column("error", JSONB),
+    # How many events its last attempt wrote; null when nobody knows.
+    sa.Column("events", sa.Integer),
     # In the future for a delayed run, as the wire has it.
     sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
     sa.Column("updated_at", _Time, nullable=False, server_default=_NOW),

@@ -17,10 +17,11 @@ from persistence.runs.creation import Created, NewRun, create, create_within
 from persistence.runs.lease import ClaimedRun, Held, claim, heartbeat, retire
 from persistence.runs.line import Waiting, claimable, due, waiting
 from persistence.runs.reading import (
+    Finished,
     RunResult,
     active,
     caller,
-    finished_for,
+    finished,
     get,
     list_for_thread,
     result,
@@ -36,6 +37,7 @@ __all__ = [
     "CancelRequested",
     "ClaimedRun",
     "Created",
+    "Finished",
     "Held",
     "NewRun",
     "Released",
@@ -54,7 +56,7 @@ __all__ = [
     "delete",
     "due",
     "expire",
-    "finished_for",
+    "finished",
     "forget",
     "get",
     "hand_back",

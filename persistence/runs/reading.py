@@ -145,13 +145,34 @@ async def result(db: Database, run_id: UUID) -> RunResult | None:
     )
 
 
-_FINISHED_FOR = """
-SELECT run_id::text, extract(epoch FROM clock_timestamp() - finished_at)::float8 AS seconds
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that is over.
+
+    seconds: since when. attempt: its last one. events: how many that one wrote, with the ``error``
+    that readers are told of a failure; None when nobody knows.
+    """
+
+    seconds: float
+    attempt: int = 0
+    events: int | None = None
+
+
+_FINISHED = f"""
+SELECT run_id::text, extract(epoch FROM clock_timestamp() - finished_at)::float8 AS seconds,
+    attempt, events + (
+        status IN ('{RunStatus.ERROR}', '{RunStatus.TIMEOUT}') AND error IS NOT NULL
+    )::int AS events
 FROM runs WHERE run_id = ANY(%(run_ids)s::uuid[])
 """
 
 
-async def finished_for(db: Database, run_ids: Sequence[str]) -> dict[str, float | None]:
-    """Returns for how many seconds each run has been over; None while active, no entry if gone."""
-    rows = await db.fetch_all(_FINISHED_FOR, {"run_ids": list(run_ids)})
-    return {row["run_id"]: row["seconds"] for row in rows}
+async def finished(db: Database, run_ids: Sequence[str]) -> dict[str, Finished | None]:
+    """Returns what is known of the ends of runs: None for an active one, no entry for one gone."""
+    rows = await db.fetch_all(_FINISHED, {"run_ids": list(run_ids)})
+    return {
+        row["run_id"]: None
+        if row["seconds"] is None
+        else Finished(row["seconds"], row["attempt"], row["events"])
+        for row in rows
+    }

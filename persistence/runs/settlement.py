@@ -35,6 +35,7 @@ class Settlement:
     next_nodes: whether the state has nodes left to do.
     output: what ``wait`` and ``join`` answer, as JSON; None when it equals ``values``.
     action: ``rollback`` deletes the run and its checkpoints instead.
+    events: how many the attempt wrote; None when nobody knows.
     """
 
     run_id: UUID
@@ -46,6 +47,7 @@ class Settlement:
     next_nodes: bool = False
     output: bytes | None = None
     action: CancelAction | None = None
+    events: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ WITH ended AS (
                 WHEN '{CancelAction.ROLLBACK}' THEN '{CANCEL_ERRORS[CancelAction.ROLLBACK]}'
                 ELSE '{CANCEL_ERRORS[CancelAction.INTERRUPT]}' END, 'message', r.cancel_reason)
             ELSE %(error)s::jsonb END,
+        events = %(events)s,
         claimed_by = NULL, lease_expires_at = NULL,
         finished_at = clock_timestamp(), updated_at = clock_timestamp()
     WHERE r.run_id = %(run_id)s AND r.attempt = %(attempt)s AND r.status = '{SUCCEED.source}'
@@ -198,6 +201,7 @@ def _settle_params(settlement: Settlement) -> dict[str, Any]:
         "interrupts": JsonText(settlement.interrupts),
         "output": stored(settlement.output),
         "error": None if error is None else JsonText(dumps(error)),
+        "events": settlement.events,
     }
 
 

@@ -89,12 +89,21 @@ class Rows:
         )
         return run_id
 
-    async def settle(self, run_id: str, ago: str = "0 s") -> None:
-        """The run came to its end, so long ago."""
+    async def settle(
+        self,
+        run_id: str,
+        ago: str = "0 s",
+        *,
+        status: str = "success",
+        attempt: int = 1,
+        events: int | None = None,
+    ) -> None:
+        """The run came to its end, so long ago, with so many events of its last attempt."""
         await self._database.execute(
-            "UPDATE runs SET status = 'success', claimed_by = NULL, lease_expires_at = NULL,"
+            "UPDATE runs SET status = %s, claimed_by = NULL, lease_expires_at = NULL,"
+            " error = CASE WHEN %s = 'error' THEN '{}'::jsonb END, attempt = %s, events = %s,"
             " finished_at = clock_timestamp() - %s::interval WHERE run_id = %s",
-            [ago, run_id],
+            [status, status, attempt, events, ago, run_id],
         )
 
     async def delete(self, run_id: str) -> None:
@@ -317,6 +326,53 @@ async def test_the_row_ends_a_stream_that_was_never_ended(carrier: Carrier, rows
     await rows.settle(run_id)
     assert numbers(await subscription.finished()) == [0]
     assert numbers(await collect(reader, run_id)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("row", "missed"),
+    [
+        ({"events": 2}, []),
+        ({"events": 5}, [b'{"missed":3}']),
+        ({"events": 2, "status": "error"}, [b'{"missed":1}']),
+        ({"events": 3, "attempt": 2}, [b'{"missed":null}']),
+    ],
+)
+async def test_a_stream_that_breaks_off_says_so(
+    carrier: Carrier, rows: Rows, row: dict[str, Any], missed: list[bytes]
+) -> None:
+    """The last events, or the error, died with the processes that were to write them."""
+    writer, _, reader = carrier
+    run_id = await rows.running()
+    subscription = Subscription(reader, run_id)
+    await writer.put(run_id, 1, "values", data(0))
+    await writer.put(run_id, 1, "values", data(1))
+    await subscription.seen(2)
+    await rows.settle(run_id, **row)
+    for events in (await subscription.finished(), await collect(reader, run_id)):
+        assert numbers(events) == [0, 1]
+        assert [event.data for event in events if event.name == GAP_EVENT] == missed
+
+
+@pytest.mark.parametrize(
+    ("after", "missed"),
+    [
+        (START, [b'{"missed":4}']),
+        ("-1", [b'{"missed":4}']),
+        ("5-5", [b'{"missed":null}']),
+        (LIVE, []),
+    ],
+)
+async def test_a_stream_that_is_gone_says_what_was_there(
+    carrier: Carrier, rows: Rows, after: str, missed: list[bytes]
+) -> None:
+    _, _, reader = carrier
+    run_id = await rows.running()
+    await rows.settle(run_id, ago="1 hour", events=4)
+    events = await collect(reader, run_id, after)
+    assert [(event.name, event.data) for event in events] == [(GAP_EVENT, gap) for gap in missed]
+    if events:  # who comes back with that place hears the same
+        (again,) = await collect(reader, run_id, events[0].id)
+        assert again.name == GAP_EVENT
 
 
 async def test_a_row_that_is_gone_ends_a_stream(carrier: Carrier, rows: Rows) -> None:

@@ -170,10 +170,15 @@ async def test_joining_a_run_that_is_over(client, stage) -> None:
 async def test_rejoining_after_the_log_is_lost_ends_with_the_true_status(client, stage) -> None:
     thread_id = await client.thread()
     run_id = (await client.run(thread_id, stream_resumable=True))["run_id"]
-    await stage.perform(run_id, values={})
+    await stage.claim(run_id)
+    await stage.emit(run_id, "values", {})
+    await stage.settle(run_id, values={}, events=1)
     await stage.redis.flushdb()
     path = f"/threads/{thread_id}/runs/{run_id}"
     async with client.stream("GET", f"{path}/stream", Last_Event_ID="-1") as stream:
+        (gap,) = await stream.rest()
+        assert (gap.event, gap.data) == ("callboard/gap", {"missed": 1})
+    async with client.stream("GET", f"{path}/stream") as stream:  # what comes from now on
         assert await stream.rest() == []
     assert (await client.get(path)).json["status"] == "success"
 

@@ -134,7 +134,7 @@ async def test_for_how_long_runs_have_been_over(db: Database) -> None:
     await claim(db, over.run_id)
     await runs.settle(db, [Settlement(over.run_id, 1, SUCCEED)])
     gone = "00000000-0000-7000-8000-000000000000"
-    found = await runs.finished_for(db, [str(over.run_id), str(active.run_id), gone])
+    found = await runs.finished(db, [str(over.run_id), str(active.run_id), gone])
     assert found.keys() == {str(over.run_id), str(active.run_id)}
     assert found[str(active.run_id)] is None
     assert found[str(over.run_id)] is not None
