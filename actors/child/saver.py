@@ -12,6 +12,7 @@ are stored again with each checkpoint although they did not change.
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import copy
 import datetime
@@ -36,7 +37,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
@@ -49,6 +50,7 @@ from actors.child.checkpoint_writer import (
     Put,
     StaleAttempt,
 )
+from actors.child.stop import Stopped
 
 __all__ = ["BatchingSaver", "PutTooLarge", "StaleAttempt"]
 
@@ -184,7 +186,7 @@ class BatchingSaver(AsyncPostgresSaver):
         task_path: str = "",
     ) -> None:
         """Stores what a task wrote; returns when it is committed. Raises as ``aput`` does."""
-        configurable = config["configurable"]
+        configurable, writes = config["configurable"], _of_whole_task(writes)
 
         def serialize() -> Rows:
             return Rows(
@@ -350,6 +352,21 @@ class BatchingSaver(AsyncPostgresSaver):
                     yield cursor
             else:
                 yield cursor
+
+
+_CUT_OFF = (asyncio.CancelledError, concurrent.futures.CancelledError, Stopped)
+
+
+def _of_whole_task(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """What may be stored of a task's writes: of one that was stopped, only that it was.
+
+    LangGraph hands over all that it has, which may be what the node returned without the edge that
+    was being chosen, and later takes a task with such writes for one that has finished: the graph
+    would end there, as if nothing were left to do.
+    """
+    if any(channel == ERROR and isinstance(value, _CUT_OFF) for channel, value in writes):
+        return [write for write in writes if write[0] in WRITES_IDX_MAP]
+    return writes
 
 
 def _is_primitive(value: object) -> bool:

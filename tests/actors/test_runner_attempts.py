@@ -256,6 +256,31 @@ class TestKilled:
         assert thread.marks.count("a") == 2
 
 
+class TestCutOff:
+    """A second attempt after the first was told to end."""
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    async def test_a_node_whose_edge_was_not_chosen_yet_is_not_done(
+        self, killable: Any, durability: str
+    ) -> None:
+        """LangGraph hands over what the node returned, and takes it for all of a finished task."""
+        thread, run_id = killable("chooses_slowly"), str(uuid.uuid4())
+        body = {
+            "input": {"trail": ["in"], "note": str(thread.file)},
+            "durability": durability,
+            "stream_mode": ["custom"],
+        }
+        first = asyncio.create_task(thread.run(body, run_id))
+        while "wait" not in thread.marks:
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await first
+        assert thread.result.end == "cancelled"
+        thread.let_go()
+        await thread.run(body, run_id, attempt=2)
+        assert (await thread.state())["values"]["trail"] == ["in", "a", "b"]
+
+
 class TestDiedAfterTheEnd:
     """The graph had come to its end, and nobody was told. The next attempt must not go further."""
 

@@ -346,6 +346,19 @@ _waiting.add_edge("wait", "b")
 waits = _waiting.compile()
 
 
+async def _choose_slowly(state: Trail) -> str:
+    await _wait(state)
+    return "b"
+
+
+_choosing_slowly = StateGraph(Trail)
+_choosing_slowly.add_node("a", _marks("a"))
+_choosing_slowly.add_node("b", _marks("b"))
+_choosing_slowly.add_edge(START, "a")
+_choosing_slowly.add_conditional_edges("a", _choose_slowly, ["b"])
+chooses_slowly = _choosing_slowly.compile()
+
+
 def _ask_then(state: Trail) -> Command[Any]:
     """Asks, waits, and asks again: answers must not wander to later questions."""
     return Command(update={"trail": [f"one:{interrupt('one?')}"]}, goto="wait")
