@@ -94,6 +94,8 @@ def outranks(new: Stop, old: Stop | None) -> bool:
             return True
         case Asked(CancelAction.ROLLBACK), Asked(CancelAction.INTERRUPT):
             return True
+        case TooLong(), Displaced():
+            return True
         case Asked(), Draining() | Displaced() | TooLong():
             return True
         case _:

@@ -16,7 +16,7 @@ from actors.outcome import (
     TimedOut,
     settlement,
 )
-from actors.pool.attempt import Asked, Draining, Revoked, TooLong, outranks, reported
+from actors.pool.attempt import Asked, Displaced, Draining, Revoked, TooLong, outranks, reported
 from actors.pool.placement import Seats, choose, room
 from persistence.lifecycle import (
     FAIL,
@@ -121,6 +121,7 @@ def test_a_lost_lease_outranks_all_and_a_rollback_an_interrupt():
     assert not outranks(STOP, ROLLBACK)
     assert outranks(STOP, Draining())
     assert not outranks(Draining(), STOP)
+    assert all(outranks(stop, Displaced()) for stop in (STOP, TooLong(1)))  # it may go on for ever
     assert all(outranks(stop, None) for stop in everything)
 
 
