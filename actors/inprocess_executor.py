@@ -9,15 +9,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 import orjson
 import structlog
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool
 
-from actors.child import execution, introspect, runner
+from actors.child import connections, execution, introspect, runner
 from actors.child.loader import Graphs
 from actors.child.saver import BatchingSaver
 from actors.child.state_serde import StateSerializer
@@ -83,18 +80,10 @@ class InProcessExecutor:
         self._threads = GraphThreads(loop, 4 * self.slots + 8)
         loop.set_default_executor(self._threads)
         loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed: eager tasks only
-        pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+        pool = connections.pool(
             self._database.url,
-            min_size=1,
-            max_size=self._settings.executor_pool_max,
-            open=False,
-            check=AsyncConnectionPool.check_connection,
-            kwargs={
-                "autocommit": True,
-                "prepare_threshold": self._database.prepare_threshold,
-                "row_factory": dict_row,
-                "application_name": "callboard-graphs",
-            },
+            self._settings.executor_pool_max,
+            prepare_threshold=self._database.prepare_threshold,
         )
         await pool.open()
         self._stack.push_async_callback(pool.close)

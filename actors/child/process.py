@@ -10,11 +10,8 @@ from typing import Any
 import orjson
 import psycopg
 from langgraph.store.base import BaseStore
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool
 
-from actors.child import execution, introspect, runner
+from actors.child import connections, execution, introspect, runner
 from actors.child.board import Board
 from actors.child.events import EventWriter
 from actors.child.loader import Graphs
@@ -100,7 +97,11 @@ class GraphProcess:
     async def serve(self, graphs: Graphs, store: StoreConfig) -> None:
         """Says that the process is ready, and returns when it has retired."""
         settings = self._settings
-        async with _pool(settings) as pool:
+        async with connections.pool(
+            settings.database_url,
+            settings.pool_max,
+            prepare_threshold=settings.prepare_threshold,
+        ) as pool:
             self._graphs = graphs
             self._store: BaseStore = GraphStore(pool, store)
             graphs.store = self._store
@@ -239,30 +240,3 @@ class GraphProcess:
             _log.error("inspection failed", extra={"op": frame.head["op"]}, exc_info=True)
             status, body = 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
         self._pipe.send(Frame("answer", {"id": frame.head["id"], "status": status}, body))
-
-
-def _pool(settings: Settings) -> AsyncConnectionPool[Any]:
-    """Connections of this process. What the URL says itself about time limits is kept."""
-    limits: dict[str, str | int | None] = {
-        "connect_timeout": 5,
-        "tcp_user_timeout": 20_000,  # ms: a peer that vanished is noticed before the lease is over
-        "keepalives_idle": 15,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "application_name": "callboard-graphs",
-    }
-    conninfo = make_conninfo("", **{**limits, **conninfo_to_dict(settings.database_url)})
-    return AsyncConnectionPool(
-        conninfo,
-        min_size=1,
-        max_size=settings.pool_max,
-        open=False,
-        timeout=30.0,
-        max_lifetime=1800.0,
-        check=AsyncConnectionPool.check_connection,
-        kwargs={
-            "autocommit": True,
-            "prepare_threshold": settings.prepare_threshold,
-            "row_factory": dict_row,
-        },
-    )

@@ -192,7 +192,9 @@ async def test_a_run_whose_lease_cannot_be_renewed_is_stopped_before_it_runs_out
     postgres_line.mend()
     gate.touch()
     row = await rows.ended(run_id)
-    assert (row["status"], row["attempt"], row["crashes"]) == ("success", 2, 0)
+    assert (row["status"], row["crashes"]) == ("success", 0)
+    # More when the connections that were held are found out later than so short a lease lasts.
+    assert row["attempt"] >= 2
 
 
 async def test_a_worker_starts_before_its_database_does(rows, workers, postgres_line):
