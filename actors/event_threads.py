@@ -29,12 +29,31 @@ _BATCH = 1000
 
 @dataclass(eq=False, slots=True)
 class _Followed:
-    """What is new on one thread since somebody follows it, shared by all who do."""
+    """What is new on one thread since somebody follows it, shared by all who do.
+
+    seen: how far ``runs`` tells. Whoever learns more tells all: nothing else would.
+    """
 
     followers: int = 0
     seen: Seen = field(default_factory=Seen)
     runs: list[StartedRun] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def learn(self, news: News) -> None:
+        """Takes what has been read, which may be older than what is known, and tells all."""
+        new = [run for run in news.runs if run.started_at > self.seen.started_at]
+        self.skip(news)
+        if new:
+            self.runs += new
+            self.news.set()
+            self.news = asyncio.Event()
+
+    def skip(self, news: News) -> None:
+        """Takes what has been read for known."""
+        self.seen = Seen(
+            max(self.seen.started_at, news.seen.started_at),
+            max(self.seen.updated_at, news.seen.updated_at),
+        )
 
 
 class ThreadWatch:
@@ -58,8 +77,10 @@ class ThreadWatch:
         at = len(followed.runs)  # what is there already is among those that are read now
         try:
             first = await self._read(thread_id)
-            if first.seen.updated_at > followed.seen.updated_at:
-                followed.seen = first.seen
+            if followed.followers > 1:
+                followed.learn(first)
+            else:  # nobody else has to be told
+                followed.skip(first)
             yield list(first.runs)
             while True:
                 news = followed.news
@@ -125,15 +146,7 @@ class ThreadWatch:
             log.warning("runs of followed threads cannot be read", threads=len(batch))
             return False
         for thread_id in watched:
-            followed = self._threads.get(thread_id)
-            if followed is None or followed.seen != watched[thread_id]:
-                continue
-            news = found.get(thread_id)
-            if news is None:
-                continue
-            followed.seen = news.seen
-            if news.runs:
-                followed.runs += news.runs
-                followed.news.set()
-                followed.news = asyncio.Event()
+            followed, news = self._threads.get(thread_id), found.get(thread_id)
+            if followed is not None and news is not None:
+                followed.learn(news)
         return True

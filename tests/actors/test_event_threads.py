@@ -67,6 +67,29 @@ async def test_runs_come_in_the_order_of_their_start(db: Database) -> None:
     await stop(running)
 
 
+async def test_what_one_follower_finds_all_are_told(db: Database) -> None:
+    """Who begins in the moment in which a run starts reads it before the wake-up does."""
+    thread_id = uuid.uuid4()
+    watch = ThreadWatch(db, poll_seconds=1000)
+    running = asyncio.create_task(watch.run())
+    async with (
+        aclosing(watch.runs_of(thread_id)) as early,
+        aclosing(watch.runs_of(thread_id)) as at,
+    ):
+        assert await taken(early) == []
+        run = await create(db, thread_id)
+        await claim(db, run.run_id)
+        assert await taken(at) == [run.run_id]
+        watch.wake(thread_id)
+        assert await taken(early) == [run.run_id]
+        await settle(db, run.run_id)
+        later = await create(db, thread_id)
+        await claim(db, later.run_id)
+        watch.wake(thread_id)
+        assert await taken(early) == await taken(at) == [later.run_id]
+    await stop(running)
+
+
 async def test_a_lost_wake_up_costs_time_and_no_run(db: Database) -> None:
     thread_id, other = uuid.uuid4(), uuid.uuid4()
     watch = ThreadWatch(db, poll_seconds=0.05)
