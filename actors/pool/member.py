@@ -69,7 +69,7 @@ class Member:
     @property
     def has_room(self) -> bool:
         """Whether it could take a run, if its loop turned."""
-        return self.load < self.limit
+        return len(self.attempts) < self.limit
 
     def take(self, attempt: Attempt) -> None:
         """Gives an attempt a place."""
