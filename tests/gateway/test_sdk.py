@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
 from langgraph_sdk import get_client
@@ -89,21 +90,26 @@ async def test_a_stream_survives_the_stop_of_its_gateway(house, stage) -> None:
     port = int(first.url.rpartition(":")[2])
     async with get_client(url=first.url, api_key=None) as sdk:
         thread = await sdk.threads.create()
-        stream = asyncio.create_task(
-            parts(
-                sdk.runs.stream(
-                    thread["thread_id"], "agent", stream_resumable=True, stream_mode="values"
-                )
-            )
-        )
+        seen: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+        async def follow() -> None:
+            async for part in sdk.runs.stream(
+                thread["thread_id"], "agent", stream_resumable=True, stream_mode="values"
+            ):
+                await seen.put((part.event, part.data))
+
+        stream = asyncio.create_task(follow())
         run_id = await stage.next_message()
         await stage.claim(run_id)
         await stage.emit(run_id, "values", 1)
+        assert await seen.get() == ("values", 1)
         await house.gateway(port=port)  # the same port: the kernel shares it
         await stop()
         await stage.emit(run_id, "values", 2)
         await stage.settle(run_id, values={})
-        assert await stream == [("values", 1), ("values", 2)]
+        await stream
+        assert await seen.get() == ("values", 2)
+        assert seen.empty()
 
 
 async def test_waits(sdk, stage) -> None:
