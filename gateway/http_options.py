@@ -112,6 +112,6 @@ def _groups(path: str) -> list[str]:
         return ["meta"]
     if path.startswith("/.well-known/agent"):
         return ["a2a"]
-    if first == "threads" and "runs" in rest:
+    if first == "threads" and ("runs" in rest or "commands" in rest):  # run.start is one
         return ["threads", "runs"]
     return [first] if first in _RESOURCES else []

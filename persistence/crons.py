@@ -178,15 +178,16 @@ async def update(
     change: Callable[[CronRow], CronContent],
     *,
     allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
 ) -> CronRow:
     """Changes a cron as ``change`` says, which is given it as it is now.
 
     It stays its maker's: runs are theirs, whoever changes it. Its next date is reckoned anew.
-    allowed: which crons the caller may see. Raises CronNotFound, BadSchedule, TooDeep, and what
-    ``change`` raises.
+    allowed, allowed_threads: which crons the caller may see, and on which threads. Raises
+    CronNotFound, BadSchedule, TooDeep, and what ``change`` raises.
     """
     async with db.transaction() as connection:
-        condition, params = clause("metadata", allowed)
+        condition, params = _seen_by(allowed, allowed_threads)
         cursor = await connection.execute(
             _LOCK.format(visible=condition), {"cron_id": cron_id, **params}
         )
@@ -230,9 +231,18 @@ async def _now(connection: Connection) -> datetime:
     return now
 
 
-async def delete(db: Database, cron_id: UUID, *, allowed: Filter | None = None) -> None:
-    """Deletes a cron; its runs stay. Raises CronNotFound."""
-    condition, params = clause("metadata", allowed)
+async def delete(
+    db: Database,
+    cron_id: UUID,
+    *,
+    allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
+) -> None:
+    """Deletes a cron; its runs stay. Raises CronNotFound.
+
+    allowed, allowed_threads: which crons the caller may see, and on which threads.
+    """
+    condition, params = _seen_by(allowed, allowed_threads)
     statement = f"DELETE FROM crons WHERE cron_id = %(cron_id)s AND {condition}"
     if not await db.execute(statement, {"cron_id": cron_id, **params}):
         raise CronNotFound(cron_id)
@@ -241,9 +251,18 @@ async def delete(db: Database, cron_id: UUID, *, allowed: Filter | None = None) 
 # --- read ---------------------------------------------------------------------------------------
 
 
-async def get(db: Database, cron_id: UUID, *, allowed: Filter | None = None) -> CronRow:
-    """Returns a cron. Raises CronNotFound."""
-    condition, params = clause("metadata", allowed)
+async def get(
+    db: Database,
+    cron_id: UUID,
+    *,
+    allowed: Filter | None = None,
+    allowed_threads: Filter | None = None,
+) -> CronRow:
+    """Returns a cron. Raises CronNotFound.
+
+    allowed, allowed_threads: which crons the caller may see, and on which threads.
+    """
+    condition, params = _seen_by(allowed, allowed_threads)
     row = await db.fetch_one(
         f"SELECT {_CRON_ROW} FROM crons WHERE cron_id = %(cron_id)s AND {condition}",
         {"cron_id": cron_id, **params},
@@ -251,6 +270,17 @@ async def get(db: Database, cron_id: UUID, *, allowed: Filter | None = None) -> 
     if row is None:
         raise CronNotFound(cron_id)
     return _cron_row(row)
+
+
+def _seen_by(allowed: Filter | None, allowed_threads: Filter | None) -> tuple[str, dict[str, Any]]:
+    """The condition on a cron, and its parameters, that ``_filtered`` has for lists."""
+    own, params = clause("crons.metadata", allowed)
+    if not allowed_threads:
+        return own, params
+    of_thread, more = clause("t.metadata", allowed_threads, "thread")
+    on_visible = f"""(crons.thread_id IS NULL OR EXISTS (
+        SELECT FROM threads t WHERE t.thread_id = crons.thread_id AND {of_thread}))"""
+    return f"{own} AND {on_visible}", params | more
 
 
 def _filtered(

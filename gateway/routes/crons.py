@@ -32,6 +32,7 @@ from persistence.errors import AssistantNotFound, CronNotFound
 from persistence.ids import uuid7
 from persistence.run_request import TooDeep
 from persistence.schedule import BadSchedule
+from persistence.visibility import Filter
 
 routes = Routes()
 
@@ -102,17 +103,22 @@ async def count(call: Call, body: CronCount) -> web.Response:
             thread_id=body.thread_id,
             enabled=body.enabled,
             metadata=body.metadata,
-            allowed=call.allowed,
-            allowed_threads=(await call.authorize("threads.search", {})).allowed,
+            **await _visible(call),
         )
     )
+
+
+async def _visible(call: Call) -> dict[str, Filter | None]:
+    """Which crons the caller may see: its own filter's, on threads that it may see."""
+    on_threads = await call.authorize("threads.search", {})
+    return {"allowed": call.allowed, "allowed_threads": on_threads.allowed}
 
 
 @routes.get("/runs/crons/{cron_id}", on="crons.read", responses={200: Cron, 404: "No such cron"})
 async def get(call: Call, cron_id: UUID) -> web.Response:
     """Shows a cron."""
     try:
-        row = await crons.get(call.context.database, cron_id, allowed=call.allowed)
+        row = await crons.get(call.context.database, cron_id, **await _visible(call))
     except CronNotFound:
         raise NotFound("Not Found") from None
     return answer(show_cron(row))
@@ -139,11 +145,8 @@ async def patch(call: Call, cron_id: UUID, body: CronChange) -> web.Response:
         return replace(content, metadata=metadata)
 
     try:
-        return answer(
-            show_cron(
-                await crons.update(call.context.database, cron_id, change, allowed=call.allowed)
-            )
-        )
+        seen = await _visible(call)
+        return answer(show_cron(await crons.update(call.context.database, cron_id, change, **seen)))
     except CronNotFound:
         raise NotFound(f"Cron '{cron_id}' not found") from None
     except BadSchedule as error:
@@ -158,7 +161,7 @@ async def patch(call: Call, cron_id: UUID, body: CronChange) -> web.Response:
 async def delete(call: Call, cron_id: UUID) -> web.Response:
     """Deletes a cron; its runs stay."""
     try:
-        await crons.delete(call.context.database, cron_id, allowed=call.allowed)
+        await crons.delete(call.context.database, cron_id, **await _visible(call))
     except CronNotFound:
         raise NotFound("Not Found") from None
     return no_content()

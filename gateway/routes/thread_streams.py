@@ -55,8 +55,13 @@ async def follow(call: Call, thread_id: UUID, query: ThreadStream) -> web.Stream
     return await send_frames(
         call,
         frames,
-        headers={"Location": call.request.path_qs},
+        headers={"Location": f"/threads/{thread_id}/stream{_query(call)}"},
     )
+
+
+def _query(call: Call) -> str:
+    """The query as it came. Clients put their base URL, and so a prefix, before a place."""
+    return f"?{call.request.query_string}" if call.request.query_string else ""
 
 
 def _after(last_event_id: str | None) -> str | None:

@@ -292,6 +292,29 @@ async def house_of_ann(owned: Client, stage: Stage) -> dict[str, str]:
     }
 
 
+async def test_a_cron_on_a_thread_is_hidden_with_the_thread(house: House) -> None:
+    """Also where nobody says anything of crons."""
+    auth = with_names()
+
+    @auth.on.threads
+    async def own(ctx: Any, value: Any) -> dict[str, str]:
+        value.setdefault("metadata", {})["owner"] = ctx.user.identity
+        return {"owner": ctx.user.identity}
+
+    client = await house.gateway(access=Access(auth))
+    thread = (await client.post("/threads", {}, **MINE)).json
+    made = await client.post(
+        f"/threads/{thread['thread_id']}/runs/crons",
+        {"assistant_id": "agent", "schedule": "@yearly"},
+        **MINE,
+    )
+    path = f"/runs/crons/{made.json['cron_id']}"
+    for method, body in (("GET", None), ("PATCH", {"enabled": False}), ("DELETE", None)):
+        assert (await client.ask(method, path, body, **OTHERS)).status == 404, method
+    for method, body in (("GET", None), ("PATCH", {"enabled": False}), ("DELETE", None)):
+        assert (await client.ask(method, path, body, **MINE)).status in (200, 204), method
+
+
 HIDDEN: list[tuple[str, str, Any, int]] = [
     ("GET", "/assistants/{assistant}", None, 404),
     ("PATCH", "/assistants/{assistant}", {"name": "mine"}, 404),

@@ -373,6 +373,8 @@ async def test_everything_lies_below_the_prefix(house: House) -> None:
     run = await client.post(f"/api{path}/runs", {"assistant_id": "agent"})
     # Clients put their base URL before it.
     assert run.headers["Content-Location"].startswith(f"{path}/runs/")
+    async with client.stream("GET", f"/api{path}/stream?stream_mode=lifecycle") as stream:
+        assert stream.response.headers["Location"] == f"{path}/stream?stream_mode=lifecycle"
     assert (await client.get(path)).status == 404
     assert (await client.get("/info")).status == 404
     assert (await client.get("/api/info")).status == 200
@@ -388,7 +390,11 @@ async def test_everything_lies_below_the_prefix(house: House) -> None:
     [
         ("disable_assistants", ["/assistants/search"], ["/threads/search"]),
         ("disable_threads", ["/threads/search", "/threads/{id}/runs"], ["/runs"]),
-        ("disable_runs", ["/runs", "/threads/{id}/runs", "/runs/crons"], ["/threads/search"]),
+        (
+            "disable_runs",
+            ["/runs", "/threads/{id}/runs", "/runs/crons", "/threads/{id}/commands"],
+            ["/threads/search"],
+        ),
         ("disable_store", ["/store/namespaces"], ["/threads/search"]),
     ],
 )
