@@ -73,7 +73,7 @@ class WorkerSettings(BaseSettings):
     stream_maxlen: int = Field(10_000, ge=10)
     """Events that are kept of one run; for 10 s, and up to 32 MB, more of them."""
     stream_max_bytes: int = Field(64 * 2**20, ge=2**20)
-    """Bytes of events that are kept of one run: the oldest go first, however few they are."""
+    """Bytes of events that are kept of an attempt: the oldest go first, however few they are."""
     stream_ttl_seconds: int = Field(3600, ge=1)
     """How long the events of a run are kept after its end."""
     event_buffer_bytes: int = Field(32 * 2**20, ge=64 * 1024)

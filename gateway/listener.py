@@ -45,7 +45,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         waiting: list[socket.socket] = []
         for listening in kept:
-            with listening, contextlib.suppress(BlockingIOError):
+            with listening, contextlib.suppress(OSError):  # nobody waits, or no descriptor is left
                 listening.setblocking(False)
                 while True:
                     connection, _address = listening.accept()

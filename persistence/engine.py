@@ -30,6 +30,9 @@ Connection = AsyncConnection[DictRow]
 Answer = TypeVar("Answer")
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
+_CHECK_SECONDS = 5.0
+"""A connection that says nothing for so long is given up: behind a proxy that lost its server
+nobody says that the line is dead."""
 _CHECK_AFTER_IDLE_SECONDS = 1.0
 """A connection that rested longer is asked for a sign of life before it is lent again."""
 _OUTAGE_TIMEOUT_SECONDS = 0.2
@@ -230,8 +233,10 @@ class Database:
         if is_fresh and not connection.has_word():
             return
         try:
-            await AsyncConnectionPool.check_connection(connection)
-        except psycopg.Error:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await AsyncConnectionPool.check_connection(connection)
+        except (psycopg.Error, TimeoutError):
+            await connection.close()
             await self._lost(connection)
             raise
 

@@ -69,7 +69,7 @@ class Watch:
         try:
             await self._greet()
             is_silent = False
-        except (psycopg.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # a watch that died would say "frozen" for ever
             # One that refuses, or is gone, says so at once; its connections break by themselves.
             # A Unix socket's queue that is full, since nobody is let in, is silence too.
             is_full = _QUEUE_IS_FULL in str(error)

@@ -69,8 +69,9 @@ class Board:
         self.cells[self.displaced + slot] = 1
 
     def clear(self, slot: int) -> None:
-        """Makes the slot ready for another run."""
-        self.cells[self.begun + slot] = self.cells[self.displaced + slot] = 0
+        """Makes the slot ready for another run, whatever an earlier one left behind in threads."""
+        for column in (self.begun, self.threads, self.displaced):
+            self.cells[column + slot] = 0
 
 
 def _size(slots: int) -> int:

@@ -105,6 +105,10 @@ class _Gap:
     dropped: int
 
 
+_GRAIN_BYTES = 64 * 1024
+"""Batches are remembered together up to this size: a run may say a million things one by one."""
+
+
 class _Recent:
     """The last that was written of one run: how many events, in batches."""
 
@@ -117,9 +121,12 @@ class _Recent:
 
     def add(self, count: int, size: int) -> None:
         """A batch was written now."""
-        self._batches.append((monotonic(), count, size))
         self.count += count
         self._size += size
+        if self._batches and self._batches[-1][2] + size <= _GRAIN_BYTES:
+            _, more, larger = self._batches.pop()
+            count, size = count + more, size + larger
+        self._batches.append((monotonic(), count, size))
 
     def age(self, seconds: float, most_bytes: int) -> None:
         """Lets go of what is older, and of the oldest of what is more."""

@@ -36,12 +36,12 @@ class RepetitionLimit(logging.Filter):
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._kinds: dict[tuple[str, int, str], _Kind] = {}
+        self._kinds: dict[tuple[str, int, int], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
         now = self._clock()
-        name = (record.name, record.levelno, _text(record.msg))
+        name = (record.name, record.levelno, hash(_text(record.msg)))  # texts may be large
         kind = self._kinds.get(name)
         if kind is None:
             if len(self._kinds) >= _KINDS:
@@ -61,7 +61,10 @@ class RepetitionLimit(logging.Filter):
 
 def _text(message: object) -> str:
     """The constant part: structlog's message is the event's fields, of which one is its name."""
-    return str(message.get("event")) if isinstance(message, Mapping) else str(message)
+    if isinstance(message, Mapping):
+        message = message.get("event")
+    # Anything else may fail when it is to be told, and nobody would catch that here.
+    return message if isinstance(message, str) else type(message).__name__
 
 
 def _note(record: logging.LogRecord, left_out: int) -> None:

@@ -58,7 +58,10 @@ class Settings:
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """A run in this process, from its start frame to its outcome."""
+    """A run in this process, from its start frame to its outcome.
+
+    slot: its place on the board. expires_at: after this it is not begun (``time.monotonic``).
+    """
 
     frame: Frame
     work: Work

@@ -93,10 +93,11 @@ class GraphProcess(asyncio.Protocol):
     ) -> None:
         """Starts the program and sends the first frame; does not wait until it is ready."""
         loop = asyncio.get_running_loop()
-        board = Board.file(self._slots)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        board = -1
         try:
+            board = Board.file(self._slots)
             self.board = Board(board, self._slots)
             self._popen = self._exec(command, env, cwd, theirs.fileno(), board)
         except BaseException:
@@ -104,7 +105,8 @@ class GraphProcess(asyncio.Protocol):
             raise
         finally:
             theirs.close()
-            os.close(board)
+            if board >= 0:
+                os.close(board)
         self._pid = self._popen.pid
         self._watch(loop)
         transport, _ = await loop.create_connection(lambda: self, sock=ours)

@@ -81,6 +81,7 @@ class Member:
     def lapse(self, attempt: Attempt) -> None:
         """Takes an attempt back that was not taken up in time. Its start is still on its way."""
         del self.attempts[attempt.key]
+        self.started -= 1
         self.lapsed[attempt.key] = attempt.slot
 
     def has_begun(self, attempt: Attempt) -> bool:

@@ -312,12 +312,12 @@ class Pool:
             held_up = member.held_up()
             for attempt in held_up:
                 attempt.stop = Displaced()
-                self._crew.spawn(self._take_back(member, attempt))
+                self._crew.spawn(self._displace(member, attempt))
             is_missed = not self._draining and not self.free and member.has_room
             if held_up or is_missed:
                 self._crew.retire(member, "its loop does not turn", patient=True)
 
-    async def _take_back(self, member: Member, attempt: Attempt) -> None:
+    async def _displace(self, member: Member, attempt: Attempt) -> None:
         """Ends an attempt of which nothing is executed, in a process whose loop does not turn.
 
         A step that began in this very moment does not show yet, and may not have seen that it must
@@ -363,7 +363,7 @@ class Pool:
         run_id = str(attempt.claimed.run_id)
         is_stuck = member.process.silent_seconds >= _STUCK_SECONDS
         if is_stuck and not member.executes(attempt):  # it would stop if the loop let it
-            await self._take_back(member, attempt)
+            await self._displace(member, attempt)
             if attempt.over:
                 return
         log.warning("run does not stop", run_id=run_id, pid=member.process.pid)

@@ -104,6 +104,8 @@ async def test_what_an_ended_run_left_behind_does_not_show(
     while not begun.is_set():
         await asyncio.sleep(0)
     work_of_run.end()
+    board.clear(2)
+    assert not board.executes(2)
     board.displace(2)
     go.set()
     await tasks[0]

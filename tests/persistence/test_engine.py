@@ -47,7 +47,7 @@ async def test_a_killed_backend_is_unavailable_once(db: Database) -> None:
 
     with pytest.raises(Unavailable):
         await use_a_killed_one()
-    # The others died with it: after one loss they are asked before they are lent.
+    # The others died with it: after one loss all that are as old are replaced.
     for _ in range(4):
         await db.ping()
 
