@@ -13,6 +13,8 @@ import sys
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_SECUREBITS = 28
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 _PR_SET_KEEPCAPS = 8
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
@@ -55,6 +57,9 @@ def become(uid: int, gid: int) -> None:
     linux = sys.platform == "linux"
     if linux:
         _check(libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
+        # Else access(2), by which initdb looks for its programs, would not count that right. Where
+        # it is refused (a container that has taken it from root) only public folders will do.
+        libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([gid])
     os.setgid(gid)
     os.setuid(uid)
