@@ -79,10 +79,7 @@ class _Outage:
 
 
 class _Connection(AsyncConnection[DictRow]):
-    """A connection under a watch, that knows when it was last seen alive.
-
-    Tells how connecting went.
-    """
+    """A connection under a watch that knows when it was last seen alive, and notes outages."""
 
     opened_at: float = 0.0
     last_seen: float = 0.0
@@ -106,6 +103,7 @@ class _Connection(AsyncConnection[DictRow]):
         return connection
 
     async def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
+        """As psycopg's, and the watch sees since when somebody waits."""
         # A context manager would cost more than the rest of this.
         self._waiting[self] = monotonic()
         try:

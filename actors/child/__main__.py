@@ -28,13 +28,8 @@ from actors.child.loader import Graphs
 from actors.child.logs import log_to_stderr
 from actors.child.pipe import Pipe, first_frames
 from actors.child.process import GraphProcess, Settings
+from actors.child.protocol import BOARD_FD_VARIABLE, FD_VARIABLE
 from actors.child.store_config import StoreConfig
-
-FD_VARIABLE = "CALLBOARD_CHILD_FD"
-"""Environment variable that names the inherited socket."""
-
-BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
-"""Environment variable that names the inherited file of the board."""
 
 _INIT_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1

@@ -37,6 +37,10 @@ from actors.child.storable import without_surrogates
 _LENGTHS = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
 
+FD_VARIABLE = "CALLBOARD_CHILD_FD"
+BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
+"""Environment variables: which inherited file descriptors are the process's pipe and its board."""
+
 MAX_FRAME_BYTES = 1 << 30
 """A longer frame means that the stream is out of step; the reader gives up on the process."""
 

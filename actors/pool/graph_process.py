@@ -20,13 +20,16 @@ from pathlib import Path
 import structlog
 
 from actors.child.board import Board
-from actors.child.protocol import BrokenFrame, Decoder, Frame, encode
+from actors.child.protocol import (
+    BOARD_FD_VARIABLE,
+    FD_VARIABLE,
+    BrokenFrame,
+    Decoder,
+    Frame,
+    encode,
+)
 
 log = structlog.get_logger(__name__)
-
-FD_VARIABLE = "CALLBOARD_CHILD_FD"
-BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
-"""Tell the child which inherited file descriptors are its pipe and its board."""
 
 ANSWER_SECONDS = 1.0
 """A process whose loop leaves a ping unanswered for longer gets no new run."""

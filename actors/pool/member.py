@@ -12,7 +12,7 @@ from actors.pool.placement import Seats
 _SILENT_SECONDS = 0.2
 _HELD_UP_LOOKS = 20
 """Five seconds: a shorter wait costs a run less than to go on from its last checkpoint."""
-_MOST_RETURNS = 3
+_MOST_HAND_BACKS = 3
 
 Key = tuple[UUID, int]
 """A run's id and the number of its attempt."""
@@ -128,7 +128,7 @@ class Member:
             for attempt in self.unfinished()
             if attempt.stop is None
             and attempt.idle_looks >= _HELD_UP_LOOKS
-            and (is_known or attempt.claimed.returns < _MOST_RETURNS)
+            and (is_known or attempt.claimed.handed_back < _MOST_HAND_BACKS)
         ]
 
     def unfinished(self) -> list[Attempt]:

@@ -31,7 +31,7 @@ class ClaimedRun:
     """What the graph shows when it calls the API itself."""
 
     @property
-    def returns(self) -> int:
+    def handed_back(self) -> int:
         """How many of its attempts were handed back."""
         return self.attempt - 1 - self.crashes
 
