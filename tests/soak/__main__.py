@@ -64,7 +64,7 @@ class Soak:
         self._topology, self._options = topology, options
         self._ledger = Ledger()
         draw = random.Random(options.seed)
-        self._blows = Blows(topology, postgres, valkey, self._ledger, draw)
+        self._blows = Blows(topology, postgres, valkey, draw)
         self._draw = draw
         self._struck: Counter[str] = Counter()
         self._effects = SideEffects(topology.folder / "side-effects")

@@ -13,7 +13,6 @@ import redis
 
 from tests.faults.conftest import Topology
 from tests.faults.outages.services import Service
-from tests.soak.ledger import Ledger
 
 
 class Blows:
@@ -24,11 +23,10 @@ class Blows:
         topology: Topology,
         postgres: Service,
         valkey: Service,
-        ledger: Ledger,
         draw: random.Random,
     ) -> None:
         self._topology, self._postgres, self._valkey = topology, postgres, valkey
-        self._ledger, self._draw = ledger, draw
+        self._draw = draw
         self._blows: dict[Callable[[], Any], int] = {
             self.kill_graph_process: 4,
             self.freeze_graph_process: 2,
@@ -88,26 +86,22 @@ class Blows:
 
     def restart_redis(self) -> None:
         self._valkey.restart()
-        self._ledger.hurt_redis()
 
     def kill_redis(self) -> None:
         """It forgets what it has not written in its last second."""
         self._valkey.kill()
         time.sleep(self._draw.uniform(0, 3))
         self._valkey.start()
-        self._ledger.hurt_redis()
 
     def freeze_redis(self) -> None:
         self._valkey.freeze()
         time.sleep(self._draw.uniform(0.1, 4))
         self._valkey.thaw()
-        self._ledger.hurt_redis()
 
     def drop_redis_connections(self) -> None:
         with redis.Redis.from_url(self._topology.redis_url) as admin:
             for kind in self._draw.choice([("normal",), ("pubsub",), ("normal", "pubsub")]):
                 admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-        self._ledger.hurt_redis()
 
     def restart_postgres(self) -> None:
         self._postgres.restart()

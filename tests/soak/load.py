@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -57,7 +56,7 @@ class Load:
                 await self._do(client, work)
 
     async def _do(self, client: Client, work: Work) -> None:
-        client.kind, client.begun = work.__name__, time.monotonic()
+        client.kind = work.__name__
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 try:
