@@ -14,7 +14,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from actors.child.logs import RepetitionLimit
+from actors.child.repetition import RepetitionLimit
 from callboard.errors import StartError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from actors.child.logs import WARNINGS, WINDOW_SECONDS, RepetitionLimit
 from actors.child.output import BURST_CHARACTERS, CHARACTERS_PER_SECOND, BoundedText
+from actors.child.repetition import WARNINGS, WINDOW_SECONDS, RepetitionLimit
 from callboard.logs import configure
 
 
@@ -69,11 +69,20 @@ def test_a_line_that_is_repeated_is_left_out_and_counted() -> None:
         assert getattr(record, "left_out", None) == told
 
 
-def test_kinds_are_not_counted_without_end() -> None:
+def test_kinds_are_not_counted_without_end_and_what_is_forgotten_is_told() -> None:
     limit = RepetitionLimit()
-    for n in range(10_000):
-        limit.filter(_record(f"text {n}"))
+    for n in range(WARNINGS + 50):
+        limit.filter(_record("no connection to %s", n))
+    others = [_record(f"text {n}") for n in range(10_000)]
+    for record in others:
+        assert limit.filter(record)
     assert len(limit._kinds) <= 1000
+    told = [getattr(record, "left_out_of_others", None) for record in others]
+    assert [left_out for left_out in told if left_out] == [50]
+
+    record = _record("no connection to %s", 0)
+    assert limit.filter(record), "it begins anew"
+    assert not hasattr(record, "left_out"), "it has been told"
 
 
 @pytest.mark.usefixtures("_as_before")
