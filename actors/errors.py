@@ -1,7 +1,7 @@
 """What can go wrong between a message and a settled row.
 
 ActorsError
-├── SlotTaken              another worker of this host has the slot
+├── WorkerSlotTaken        another worker of this host has the slot
 ├── WorkerBroken           a part of the worker ended that it cannot do without
 ├── GraphProcessFailed     a graph process ended before it was ready
 └── InspectorUnavailable   nobody can look at a graph or a state for now
@@ -12,8 +12,8 @@ class ActorsError(Exception):
     """Root of this layer's errors."""
 
 
-class SlotTaken(ActorsError):
-    """Another worker of this host runs in the slot that this one was told to take."""
+class WorkerSlotTaken(ActorsError):
+    """Another worker of this host has the worker slot that this one was told to take."""
 
 
 class WorkerBroken(ActorsError):

@@ -24,10 +24,10 @@ from actors.lease import Leases
 from actors.poll import Poll
 from actors.run_actor import RunActor
 from actors.settings import WorkerSettings
-from actors.slot import Slot
 from actors.tasks import stop, supervise
 from actors.webhook_policy import WebhookPolicy
 from actors.webhooks import Webhooks
+from actors.worker_slot import WorkerSlot
 from persistence import runs
 from persistence.engine import Database
 from persistence.errors import PersistenceError, Unavailable
@@ -93,9 +93,9 @@ class LocalDispatcher:
 
     async def open(self) -> None:
         """Takes a slot of this host and starts to work."""
-        self._slot = Slot(self._database_url, self._settings.worker_slot)
+        self._worker_slot = WorkerSlot(self._database_url, self._settings.worker_slot)
         await self._executor.open()
-        self._leases = Leases(self._db, self._executor, self._slot.owner, self._settings)
+        self._leases = Leases(self._db, self._executor, self._worker_slot.owner, self._settings)
         self._actor = RunActor(self._leases, self._executor, self._events, self)
         duties = (
             self._leases.keep,
@@ -116,11 +116,11 @@ class LocalDispatcher:
         await stop(*self._duties)
         try:
             async with asyncio.timeout(_LAST_SECONDS):
-                await runs.retire(self._db, self._slot.owner)
+                await runs.retire(self._db, self._worker_slot.owner)
         except (PersistenceError, TimeoutError) as error:
             log.warning("instance could not be signed off", error=str(error))
         await self._executor.close()
-        self._slot.release()
+        self._worker_slot.release()
 
     async def run(self, run_id: UUID | str) -> None:
         """Starts the run if a slot is free; if not, the next free slot finds it."""
@@ -182,8 +182,8 @@ class LocalDispatcher:
             try:
                 released = await runs.take_back(
                     self._db,
-                    self._slot.key,
-                    self._slot.boot_id,
+                    self._worker_slot.key,
+                    self._worker_slot.boot_id,
                     self._settings.bg_job_max_retries,
                 )
             except Unavailable as error:

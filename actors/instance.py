@@ -28,12 +28,12 @@ from actors.pool.launcher import Launcher
 from actors.pool.pool import Pool
 from actors.run_actor import RunActor
 from actors.settings import WorkerSettings
-from actors.slot import Slot
 from actors.tasks import stop as stop_tasks
 from actors.tasks import supervise
 from actors.webhook_policy import WebhookPolicy
 from actors.webhooks import Webhooks
 from actors.without_redis import MuteDispatcher, MuteEnds
+from actors.worker_slot import WorkerSlot
 from persistence import runs
 from persistence.engine import Database
 from persistence.errors import PersistenceError, Unavailable
@@ -65,11 +65,11 @@ class Instance:
         settings: WorkerSettings,
         database_settings: DatabaseSettings,
         project: Mapping[str, Any],
-        slot: Slot,
+        worker_slot: WorkerSlot,
         webhooks: WebhookPolicy,
     ) -> None:
         self._settings = settings
-        self._slot = slot
+        self._worker_slot = worker_slot
         self._loop = asyncio.get_running_loop()
         self._performing = 0
         self._idle = asyncio.Event()
@@ -78,7 +78,7 @@ class Instance:
         self._slots_told = 0
         self._db = Database(database_settings)
         self._pool = Pool(Launcher(settings, project, database_settings), settings, self._room)
-        self._leases = Leases(self._db, self._pool, slot.owner, settings)
+        self._leases = Leases(self._db, self._pool, worker_slot.owner, settings)
         self._webhooks = Webhooks(self._db, webhooks)
         self._poll = Poll(
             self._db,
@@ -118,7 +118,7 @@ class Instance:
             await self._open(stack)
             async with asyncio.TaskGroup() as group:
                 duties = [group.create_task(duty) for duty in self._duties()]
-                log.info("worker runs", owner=self._slot.owner, slots=self._settings.slots)
+                log.info("worker runs", owner=self._worker_slot.owner, slots=self._settings.slots)
                 await stop.wait()
                 await self._drain(hurry)
                 await stop_tasks(*duties)
@@ -153,8 +153,8 @@ class Instance:
     async def _take_back(self) -> None:
         """Gives the runs of this slot's predecessor back, as soon as the database answers."""
         key, boot_id, retries = (
-            self._slot.key,
-            self._slot.boot_id,
+            self._worker_slot.key,
+            self._worker_slot.boot_id,
             self._settings.bg_job_max_retries,
         )
         released = None
@@ -237,7 +237,7 @@ class Instance:
         """Leaves the list of instances, so that readiness does not count on this one."""
         try:
             async with asyncio.timeout(_LAST_SECONDS):
-                await runs.retire(self._db, self._slot.owner)
+                await runs.retire(self._db, self._worker_slot.owner)
         except (PersistenceError, TimeoutError) as error:
             log.warning("instance could not be signed off", error=str(error))
 

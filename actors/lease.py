@@ -56,7 +56,7 @@ class Leases:
     def __init__(
         self, db: Database, executor: Executor, owner: str, settings: WorkerSettings
     ) -> None:
-        """owner: ``host/slot/boot id``."""
+        """owner: ``host/worker slot/boot id``."""
         self._db = db
         self._executor = executor
         self._owner = owner

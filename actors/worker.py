@@ -21,8 +21,8 @@ import structlog
 from actors.instance import Instance
 from actors.settings import WorkerSettings
 from actors.signals import Signals
-from actors.slot import Slot
 from actors.webhook_policy import WebhookPolicy
+from actors.worker_slot import WorkerSlot
 from persistence.settings import DatabaseSettings
 
 log = structlog.get_logger(__name__)
@@ -59,15 +59,18 @@ class Worker:
     def run(self) -> int:
         """Works until SIGTERM or SIGINT, drains, and returns the exit code. For the main thread.
 
-        A second signal hands back at once what is still running. Raises SlotTaken.
+        A second signal hands back at once what is still running. Raises WorkerSlotTaken.
         """
-        slot = Slot(self._database_settings.url, self._settings.worker_slot)
+        worker_slot = WorkerSlot(self._database_settings.url, self._settings.worker_slot)
         # The thread that starts graph processes must live as long as they: the kernel ends a child
         # whose parent thread ends. So it is this one, and not one of a pool.
         try:
             with Signals(signal.SIGTERM, signal.SIGINT) as signals:
                 thread = threading.Thread(
-                    target=self._run_loop, args=(slot, signals.wake), name="loop", daemon=True
+                    target=self._run_loop,
+                    args=(worker_slot, signals.wake),
+                    name="loop",
+                    daemon=True,
                 )
                 thread.start()
                 while not self._over.is_set():
@@ -76,13 +79,13 @@ class Worker:
                     self._check_pulse()
                 thread.join()
         finally:
-            slot.release()
+            worker_slot.release()
         return self._code
 
-    def _run_loop(self, slot: Slot, tell: Callable[[], None]) -> None:
+    def _run_loop(self, worker_slot: WorkerSlot, tell: Callable[[], None]) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._live(slot))
+                runner.run(self._live(worker_slot))
             self._code = 0
         except Exception:
             log.exception("worker crashed")
@@ -90,9 +93,9 @@ class Worker:
             self._over.set()
             tell()
 
-    async def _live(self, slot: Slot) -> None:
+    async def _live(self, worker_slot: WorkerSlot) -> None:
         instance = Instance(
-            self._settings, self._database_settings, self._project, slot, self._webhooks
+            self._settings, self._database_settings, self._project, worker_slot, self._webhooks
         )
         # From the first breath to the last: opening and closing may take long too.
         pulse = asyncio.create_task(self._feel_pulse(), name="pulse")

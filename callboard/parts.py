@@ -51,7 +51,7 @@ def gateway() -> None:
 def worker() -> int:
     """Executes runs until SIGTERM; returns the exit code."""
     project, database_settings = _begin("worker"), read(DatabaseSettings)
-    from actors.errors import SlotTaken
+    from actors.errors import WorkerSlotTaken
     from actors.settings import WorkerSettings
     from actors.worker import Worker
 
@@ -61,7 +61,7 @@ def worker() -> int:
     schema.upgrade_when_reachable(database_settings, project.store)
     try:
         return Worker(settings, database_settings, project.to_child(), project.webhooks).run()
-    except SlotTaken as error:
+    except WorkerSlotTaken as error:
         raise StartError(f"WORKER_SLOT: {error}") from None
 
 

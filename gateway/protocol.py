@@ -11,9 +11,9 @@ older protocol says otherwise is said in the protocol's words:
 Questions are told at the run's end, when its row is settled: whoever has read one can answer it.
 
 ``seq`` is made of the stored event's id, which Redis gives out rising over all runs of a thread:
-milliseconds since ``EPOCH_MS``, then ``SLOTS`` places in each. So it is the same at every gateway
-and on every connection, whatever is filtered out, expired or deleted; it has gaps, and fits what
-JavaScript counts exactly until 2059.
+milliseconds since ``EPOCH_MS``, then ``PER_MILLISECOND`` places in each. So it is the same at every
+gateway and on every connection, whatever is filtered out, expired or deleted; it has gaps, and fits
+what JavaScript counts exactly until 2059.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ GAP = "gap"
 
 EPOCH_MS = 1_735_689_600_000
 """2025-01-01."""
-SLOTS = 8192
+PER_MILLISECOND = 8192
 """Places in one millisecond: a batch of events is stored in one, and has up to 1000."""
 
 _RELAYED = frozenset({"values", "updates", "messages", "tools", "custom", "lifecycle", "tasks"})
@@ -97,12 +97,12 @@ def seq_of(event_id: str) -> int:
 
 def seq_at(milliseconds: int, number: int = 0) -> int:
     """The sequence number of a place in time."""
-    return max(0, milliseconds - EPOCH_MS) * SLOTS + min(number, SLOTS - 1)
+    return max(0, milliseconds - EPOCH_MS) * PER_MILLISECOND + min(number, PER_MILLISECOND - 1)
 
 
 def milliseconds_of(seq: int) -> int:
     """The moment that a sequence number lies in."""
-    return EPOCH_MS + seq // SLOTS
+    return EPOCH_MS + seq // PER_MILLISECOND
 
 
 # Which events somebody wants

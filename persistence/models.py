@@ -164,7 +164,7 @@ runs = sa.Table(
     sa.Column("attempt", sa.Integer, nullable=False, server_default=sa.text("0")),
     # Attempts that ended because a process died: what retries are counted by.
     sa.Column("crashes", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # The lease: "host/slot/boot id" of its holder, and its end by this database's clock.
+    # The lease: "host/worker slot/boot id" of its holder, and its end by this database's clock.
     sa.Column("claimed_by", sa.Text),
     sa.Column("lease_expires_at", _Time),
     # What the graph shows when it calls the API itself: drawn anew with each claim.
@@ -235,9 +235,9 @@ runs = sa.Table(
 instances = sa.Table(
     "instances",
     metadata,
-    # "host/slot/boot id"
+    # "host/worker slot/boot id"
     sa.Column("owner", sa.Text, primary_key=True),
-    # "host/slot"
+    # "host/worker slot"
     sa.Column("slot_key", sa.Text, nullable=False),
     sa.Column("boot_id", sa.Text, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),

@@ -94,10 +94,10 @@ def _inherited_socket() -> socket.socket:
     return connection
 
 
-def _inherited_board(slots: int) -> Board:
+def _inherited_board(seats: int) -> Board:
     fd = int(os.environ.pop(BOARD_FD_VARIABLE))
     try:
-        return Board(fd, slots)
+        return Board(fd, seats)
     finally:
         os.close(fd)
 

@@ -60,12 +60,12 @@ class Settings:
 class Attempt:
     """A run in this process, from its start frame to its outcome.
 
-    slot: its place on the board. expires_at: after this it is not begun (``time.monotonic``).
+    seat: its number on the board. expires_at: after this it is not begun (``time.monotonic``).
     """
 
     frame: Frame
     work: Work
-    slot: int
+    seat: int
     expires_at: float
 
     @property
@@ -129,8 +129,8 @@ class GraphProcess:
         """Takes a frame. Whatever needs the loop is handed to it; a stop does not wait for that."""
         match frame.kind:
             case "start":
-                slot, expires_at = frame.head.pop("slot"), frame.head.pop("expires_at")
-                attempt = Attempt(frame, Work(self._board, slot), slot, expires_at)
+                seat, expires_at = frame.head.pop("seat"), frame.head.pop("expires_at")
+                attempt = Attempt(frame, Work(self._board, seat), seat, expires_at)
                 self._attempts[attempt.key] = attempt
                 self._on_loop(self._perform, attempt)
             case "stop":
@@ -167,10 +167,10 @@ class GraphProcess:
         """One attempt, from start to outcome. Not in the run's own context: no stop can hit it."""
         await self._open.wait()
         work = attempt.work
-        self._board.begin(attempt.slot)
+        self._board.begin(attempt.seat)
         # In this order: what the worker, after that time, reads as not taken up never will be.
         if monotonic() > attempt.expires_at:
-            self._board.clear(attempt.slot)
+            self._board.clear(attempt.seat)
             self._pipe.send(execution.untouched(*attempt.key))
             self._forget(attempt)
             return

@@ -7,8 +7,8 @@ stdout, so nothing that user code prints can corrupt them.
 
 Worker → graph process
     init      {project, database_url, redis_url, settings…}  first: what to load, where to write
-    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata, slot, expires_at}
-              body: run's kwargs; slot: its place on the board (``board.py``); expires_at: what was
+    start     {run_id, thread_id, assistant_id, graph_id, attempt, metadata, seat, expires_at}
+              body: run's kwargs; seat: its number on the board (``board.py``); expires_at: what was
               not taken up by then never is (time.monotonic(): one clock for all processes)
     stop      {run_id, attempt, step}  step: "cancel" (task) | "interrupt" (thread or coroutine)
     ping      {n}                     answered by the event loop: proves that it turns

@@ -37,11 +37,11 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         """One step. Of a displaced run, none: the task looks again with the loop's next turn."""
-        cells, slot = self._cells, self._work.slot
-        before, cells[LOOP] = cells[LOOP], slot
+        cells, seat = self._cells, self._work.seat
+        before, cells[LOOP] = cells[LOOP], seat
         try:
             # In this order: the worker writes the one and then reads the other.
-            if cells[self._displaced + slot] and self._work.holds_back(is_root=self._is_root):
+            if cells[self._displaced + seat] and self._work.holds_back(is_root=self._is_root):
                 return None
             return self._code.send(value)
         finally:
@@ -49,10 +49,10 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         """One step, which begins with an exception. A displaced run gets the one that ends it."""
-        cells, slot = self._cells, self._work.slot
-        before, cells[LOOP] = cells[LOOP], slot
+        cells, seat = self._cells, self._work.seat
+        before, cells[LOOP] = cells[LOOP], seat
         try:
-            if cells[self._displaced + slot] and self._tells():
+            if cells[self._displaced + seat] and self._tells():
                 return None
             return self._code.throw(*error)
         finally:

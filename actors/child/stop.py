@@ -62,12 +62,12 @@ class Work:
     ``stop_requested`` is set by the control thread, at once; ``stopped`` when the code was really
     hit by it, so that a run that came to its end just before is not said to have been stopped.
 
-    board, slot: where it shows who executes its code; ``slot`` is 0 when that is nobody's business.
+    board, seat: where it shows who executes its code; ``seat`` is 0 when that is nobody's business.
     """
 
-    def __init__(self, board: Board | None = None, slot: int = 0) -> None:
+    def __init__(self, board: Board | None = None, seat: int = 0) -> None:
         self.board = board
-        self.slot = slot
+        self.seat = seat
         self.context: Context = copy_context()
         self.context.run(current_work.set, self)
         self.stop_requested = False
@@ -97,7 +97,7 @@ class Work:
     @property
     def is_displaced(self) -> bool:
         """Whether the worker gave the run to another process: no step of it may begin here."""
-        return self.board is not None and self.board.is_displaced(self.slot)
+        return self.board is not None and self.board.is_displaced(self.seat)
 
     def holds_back(self, *, is_root: bool) -> bool:
         """Whether a step that is due has to wait, now that the run was displaced.
@@ -119,7 +119,7 @@ class Work:
     def end(self) -> None:
         """Nothing of it is to be stopped any more; what it left behind shows on no board."""
         self.ended = True
-        self.slot = 0
+        self.seat = 0
 
     def rouse(self) -> bool:
         """Raises in coroutines of the run that were cancelled and wait again nevertheless.
@@ -179,11 +179,11 @@ class GraphThreads(ThreadPoolExecutor):
     def _serve(
         self, work: Work, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
-        me, slot = threading.get_ident(), work.slot
+        me, seat = threading.get_ident(), work.seat
         try:
             with self._lock:
                 self._serving[me] = work
-                self._show(work.board, slot)
+                self._show(work.board, seat)
             # In this order: the worker writes the one and then reads the other.
             if work.is_displaced:
                 raise Stopped
@@ -191,15 +191,15 @@ class GraphThreads(ThreadPoolExecutor):
         except (SystemExit, KeyboardInterrupt) as error:
             raise as_failure(error) from error
         finally:
-            self._leave(me, work, slot)
+            self._leave(me, work, seat)
 
-    def _leave(self, me: int, work: Work, slot: int) -> None:
+    def _leave(self, me: int, work: Work, seat: int) -> None:
         """From here on the thread serves no run; an exception meant for this one must not stay."""
         while True:
             try:
                 with self._lock:
                     self._serving.pop(me, None)
-                    self._show(work.board, slot)
+                    self._show(work.board, seat)
                     _raise_in_thread(me, None)
                 break
             except Stopped:  # it came while we were leaving
@@ -207,10 +207,10 @@ class GraphThreads(ThreadPoolExecutor):
         if work.stop_requested:
             self._loop.call_soon_threadsafe(work.threads_left.set)
 
-    def _show(self, board: Board | None, slot: int) -> None:
-        if board is not None and slot:
-            threads = sum(served.slot == slot for served in self._serving.values())
-            board.cells[board.threads + slot] = threads
+    def _show(self, board: Board | None, seat: int) -> None:
+        if board is not None and seat:
+            threads = sum(served.seat == seat for served in self._serving.values())
+            board.cells[board.threads + seat] = threads
 
 
 def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:

@@ -56,13 +56,13 @@ Stop = Asked | TooLong | Draining | Displaced | Revoked
 class Attempt:
     """A claimed run on its way through a graph process.
 
-    slot: its place on the board of the process that it was given to.
+    seat: its number on the board of the process that it was given to.
     idle_looks: how many looks in a row found its process's loop silent and nothing of it executed.
     """
 
     claimed: ClaimedRun
     outcome: asyncio.Future[Outcome]
-    slot: int = 0
+    seat: int = 0
     idle_looks: int = 0
     stop: Stop | None = None
     climbing: bool = False

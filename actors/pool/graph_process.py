@@ -65,17 +65,17 @@ class GraphProcess(asyncio.Protocol):
         self,
         on_frame: Callable[["GraphProcess", Frame], None],
         on_exit: Callable[["GraphProcess"], None],
-        slots: int,
+        seats: int,
     ) -> None:
         """on_frame: called with each frame but ``ready`` and ``pong``. on_exit: called once.
 
-        slots: how many runs have a place on its board.
+        seats: of how many runs are on its board.
         ``ready`` resolves to that frame, or raises ConnectionResetError if the process ends first;
         ``gone`` resolves when it is dead and everything it said is heard.
         """
         self._on_frame = on_frame
         self._on_exit = on_exit
-        self._slots = slots
+        self._seats = seats
         self._decoder = Decoder()
         self._transport: asyncio.WriteTransport | None = None
         self._pid = 0
@@ -100,8 +100,8 @@ class GraphProcess(asyncio.Protocol):
         ours.setblocking(False)
         board = -1
         try:
-            board = Board.file(self._slots)
-            self.board = Board(board, self._slots)
+            board = Board.file(self._seats)
+            self.board = Board(board, self._seats)
             self._popen = self._exec(command, env, cwd, theirs.fileno(), board)
         except BaseException:
             ours.close()

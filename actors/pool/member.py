@@ -27,7 +27,7 @@ class Member:
     fate: what its runs are told when it dies by our hand; a death that nobody ordered is a crash.
     started: runs that it began.
     silent_looks: how many looks in a row found its loop owing an answer.
-    lapsed: places of runs that it did not take up in time, until it has said that it refuses them.
+    lapsed: seats of runs that it did not take up in time, until it has said that it refuses them.
     """
 
     process: GraphProcess
@@ -63,7 +63,7 @@ class Member:
 
     @property
     def load(self) -> int:
-        """Places that are taken."""
+        """Seats that are taken."""
         return len(self.attempts) + len(self.lapsed)
 
     @property
@@ -72,29 +72,29 @@ class Member:
         return len(self.attempts) < self.limit
 
     def take(self, attempt: Attempt) -> None:
-        """Gives an attempt a place."""
-        taken = {*self.lapsed.values(), *(other.slot for other in self.attempts.values())}
-        attempt.slot = next(slot for slot in range(1, self.limit + 1) if slot not in taken)
-        self.process.board.clear(attempt.slot)
+        """Gives an attempt a seat."""
+        taken = {*self.lapsed.values(), *(other.seat for other in self.attempts.values())}
+        attempt.seat = next(seat for seat in range(1, self.limit + 1) if seat not in taken)
+        self.process.board.clear(attempt.seat)
         self.attempts[attempt.key] = attempt
 
     def lapse(self, attempt: Attempt) -> None:
         """Takes an attempt back that was not taken up in time. Its start is still on its way."""
         del self.attempts[attempt.key]
         self.started -= 1
-        self.lapsed[attempt.key] = attempt.slot
+        self.lapsed[attempt.key] = attempt.seat
 
     def has_begun(self, attempt: Attempt) -> bool:
         """Whether the process took the attempt up."""
-        return self.process.board.has_begun(attempt.slot)
+        return self.process.board.has_begun(attempt.seat)
 
     def executes(self, attempt: Attempt) -> bool:
         """Whether code of the attempt is being executed at this moment."""
-        return self.process.board.executes(attempt.slot)
+        return self.process.board.executes(attempt.seat)
 
     def displace(self, attempt: Attempt) -> None:
         """Lets the attempt take no further step in this process, and end when its loop turns."""
-        self.process.board.displace(attempt.slot)
+        self.process.board.displace(attempt.seat)
         run_id, number = attempt.key
         head = {"run_id": str(run_id), "attempt": number, "step": "cancel"}
         self.process.send(Frame("stop", head))

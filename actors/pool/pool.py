@@ -208,7 +208,7 @@ class Pool:
         await self._conclude(attempt)
 
     async def _seat(self, attempt: Attempt) -> Member | None:
-        """Gives the attempt a place and uses up its reservation; None when its end has come."""
+        """Gives the attempt a seat and uses up its reservation; None when its end has come."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _SEAT_SECONDS
         while attempt.stop is None and not attempt.over:
@@ -263,7 +263,7 @@ class Pool:
                 "attempt": claimed.attempt,
                 "metadata": claimed.metadata,
                 "credential": f"{claimed.run_id}.{claimed.credential}",
-                "slot": attempt.slot,
+                "seat": attempt.seat,
                 "expires_at": time.monotonic() + seconds,
             }
             member.process.send(Frame("start", head, claimed.kwargs))

@@ -60,7 +60,7 @@ async def claim(
 ) -> list[ClaimedRun]:
     """Takes those of the runs that may start now: due, first in line, and nothing else running.
 
-    owner: ``host/slot/boot id``. The others are not an error: whoever blocks them sends them on.
+    owner: ``host/worker slot/boot id``. The others are no error: whoever blocks them sends them on.
     """
     async with db.connection() as connection:
         try:

@@ -100,7 +100,7 @@ async def expire(db: Database, max_retries: int, limit: int = 100) -> list[Relea
 async def take_back(db: Database, slot_key: str, boot_id: str, max_retries: int) -> list[Released]:
     """At a worker's start: ends at once the attempts that its own predecessor left behind.
 
-    slot_key: ``host/slot``; leases of the same slot with another boot id have nobody any more.
+    slot_key: ``host/worker slot``; its leases with another boot id have nobody any more.
     """
     params = {"slot_key": slot_key, "owner": f"{slot_key}/{boot_id}"}
     await db.execute(_FORGET_PREDECESSORS, params)

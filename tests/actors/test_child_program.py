@@ -34,10 +34,10 @@ class Program:
         self.log = log
         ours, theirs = socket.socketpair()
         self.socket = ours
-        slots = init["concurrency"]
-        board = Board.file(slots)
-        self.board = Board(board, slots)
-        self.slots = itertools.cycle(range(1, slots + 1))
+        seats = init["concurrency"]
+        board = Board.file(seats)
+        self.board = Board(board, seats)
+        self.seats = itertools.cycle(range(1, seats + 1))
         self._decoder = Decoder()
         self._frames: list[Frame] = []
         with log.open("ab") as stderr:
@@ -136,10 +136,10 @@ class Runs:
             "graph_id": graph_id,
             "attempt": 1,
             "metadata": {},
-            "slot": run.slot,
+            "seat": run.seat,
             "expires_at": time.monotonic() + patience,
         }
-        self.program.board.clear(run.slot)
+        self.program.board.clear(run.seat)
         self.program.send("start", head, orjson.dumps(kwargs))
         return run
 
@@ -150,7 +150,7 @@ class Run:
     def __init__(self, program: Program, marks_file: Path, graph_id: str) -> None:
         self.program = program
         self.marks_file = marks_file
-        self.slot = next(program.slots)
+        self.seat = next(program.seats)
         self.run_id, self.thread_id, self.assistant_id = (str(uuid.uuid4()) for _ in range(3))
 
     def begun(self) -> "Run":

@@ -38,8 +38,8 @@ def test_two_maps_of_a_file_are_one_board() -> None:
     os.close(fd)
     theirs.begin(3)
     ours.displace(2)
-    assert [ours.has_begun(slot) for slot in (1, 2, 3)] == [False, False, True]
-    assert [theirs.is_displaced(slot) for slot in (1, 2, 3)] == [False, True, False]
+    assert [ours.has_begun(seat) for seat in (1, 2, 3)] == [False, False, True]
+    assert [theirs.is_displaced(seat) for seat in (1, 2, 3)] == [False, True, False]
     theirs.clear(3)
     assert not ours.has_begun(3)
 
@@ -47,16 +47,16 @@ def test_two_maps_of_a_file_are_one_board() -> None:
 async def test_the_loop_executes_one_run_at_a_time(board: Board, threads: GraphThreads) -> None:
     seen: dict[int, list[int]] = {1: [], 2: []}
 
-    async def code(slot: int) -> None:
+    async def code(seat: int) -> None:
         for _ in range(3):
-            seen[slot].append(board.cells[LOOP])
-            await asyncio.create_task(inner(slot))
+            seen[seat].append(board.cells[LOOP])
+            await asyncio.create_task(inner(seat))
 
-    async def inner(slot: int) -> None:
-        seen[slot].append(board.cells[LOOP])
+    async def inner(seat: int) -> None:
+        seen[seat].append(board.cells[LOOP])
         await asyncio.sleep(0)
 
-    await asyncio.gather(*(Work(board, slot).start(code(slot)) for slot in (1, 2)))
+    await asyncio.gather(*(Work(board, seat).start(code(seat)) for seat in (1, 2)))
     assert seen == {1: [1] * 6, 2: [2] * 6}
     assert board.cells[LOOP] == 0
 
@@ -84,7 +84,7 @@ async def test_a_thread_shows_as_long_as_it_serves(board: Board, threads: GraphT
 async def test_what_an_ended_run_left_behind_does_not_show(
     board: Board, threads: GraphThreads
 ) -> None:
-    """Its slot is another run's by then."""
+    """Its seat is another run's by then."""
     begun, go, shown = threading.Event(), threading.Event(), list[bool]()
 
     def work() -> None:

@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from actors.batch import Batch
-from actors.errors import SlotTaken
+from actors.errors import WorkerSlotTaken
 from actors.pool.backoff import Backoff
 from actors.settings import WorkerSettings
-from actors.slot import Slot
+from actors.worker_slot import WorkerSlot
 
 
 def test_settings_come_from_the_environment_under_their_names(monkeypatch):
@@ -43,14 +43,14 @@ def test_nonsense_is_refused(monkeypatch, name, value, told):
 
 def test_two_workers_of_a_host_never_have_one_slot():
     url = "postgresql://a-database-of-this-test"
-    first, second = Slot(url), Slot(url)
+    first, second = WorkerSlot(url), WorkerSlot(url)
     assert first.key != second.key
     assert first.owner.startswith(f"{first.key}/")
-    with pytest.raises(SlotTaken, match="WORKER_SLOT"):
-        Slot(url, first.name)
-    elsewhere = Slot(url + "-of-its-own", first.name)
+    with pytest.raises(WorkerSlotTaken, match="WORKER_SLOT"):
+        WorkerSlot(url, first.name)
+    elsewhere = WorkerSlot(url + "-of-its-own", first.name)
     first.release()
-    again = Slot(url)
+    again = WorkerSlot(url)
     assert again.key == first.key
     assert again.boot_id != first.boot_id
     for slot in (again, second, elsewhere):

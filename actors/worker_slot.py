@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from actors.errors import SlotTaken
+from actors.errors import WorkerSlotTaken
 
 
-class Slot:
+class WorkerSlot:
     """A place among the workers of a host that share a database, held until the process ends.
 
     The lock is the kernel's: it goes with the process, however that ends, and two workers cannot
@@ -21,7 +21,7 @@ class Slot:
     """
 
     def __init__(self, database_url: str, wanted: str | None = None) -> None:
-        """wanted: the slot's name; None for the lowest free number. Raises SlotTaken."""
+        """wanted: the slot's name; None for the lowest free number. Raises WorkerSlotTaken."""
         scope = hashlib.sha256(database_url.encode()).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"callboard-{os.getuid()}-{scope}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -32,7 +32,7 @@ class Slot:
 
     @property
     def owner(self) -> str:
-        """``host/slot/boot id``: who holds a lease."""
+        """``host/worker slot/boot id``: who holds a lease."""
         return f"{self.key}/{self.boot_id}"
 
     def release(self) -> None:
@@ -44,7 +44,9 @@ class Slot:
         if wanted is not None:
             name = wanted.replace("/", "-")
             if not self._locked(name):
-                raise SlotTaken(f"WORKER_SLOT: got {wanted!r}, expected one that no worker has")
+                raise WorkerSlotTaken(
+                    f"WORKER_SLOT: got {wanted!r}, expected one that no worker has"
+                )
             return name
         return next(name for name in map(str, itertools.count()) if self._locked(name))
 
