@@ -16,7 +16,7 @@ from gateway.auth.access import Access
 from gateway.context import CONTEXT, Context
 from gateway.custom import CustomApp
 from gateway.http_options import HttpOptions
-from gateway.metrics import Metrics, Watch
+from gateway.metrics import Metrics, RecentLoad
 from gateway.middleware import Cors, answer_errors
 from gateway.openapi import DOCUMENT, Document
 from gateway.routes import (
@@ -129,7 +129,7 @@ def create_app(
         graph_ids,
         version,
         metrics,
-        Watch(database),
+        RecentLoad(database),
         webhooks=webhooks,
         thread_ttl=thread_ttl,
         store=store_config,

@@ -13,7 +13,7 @@ from actors.events import EventReader
 from actors.webhook_policy import WebhookPolicy
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
-from gateway.metrics import Metrics, Watch
+from gateway.metrics import Metrics, RecentLoad
 from gateway.settings import GatewaySettings
 from persistence.engine import Database
 from persistence.store import StoreConfig
@@ -105,7 +105,7 @@ class Context:
     graph_ids: frozenset[str]
     version: str
     metrics: Metrics
-    watch: Watch
+    load: RecentLoad
     access: Access | None = None
     """Who may call and do what; None: everybody may do everything."""
     http: HttpOptions = field(default_factory=HttpOptions)

@@ -107,7 +107,7 @@ class Metrics:
         ]
 
 
-class Watch:
+class RecentLoad:
     """The figures from Postgres, read again when they have become old."""
 
     def __init__(self, database: Database) -> None:
@@ -116,8 +116,8 @@ class Watch:
         self._until = 0.0
         self._load: Load | None = None
 
-    async def load(self) -> Load | None:
-        """The figures; None when the database is away."""
+    async def read(self) -> Load | None:
+        """The figures, a few seconds old at most; None when the database is away."""
         async with self._lock:
             if time.monotonic() >= self._until:
                 try:

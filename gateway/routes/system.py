@@ -108,7 +108,7 @@ class MetricsQuery(Query):
 )
 async def metrics(call: Call, query: MetricsQuery) -> web.Response:
     """Counts requests, and tells what waits and how many there are to do it."""
-    counted, figures = call.context.metrics, await call.context.watch.load()
+    counted, figures = call.context.metrics, await call.context.load.read()
     if query.format == "json":
         return answer(report(figures, counted.requests()))
     return web.Response(body=counted.text(figures), headers={"Content-Type": CONTENT_TYPE_LATEST})
