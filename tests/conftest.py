@@ -87,6 +87,17 @@ def service_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folder(service_folder: Path) -> None:
+    """What a server leaves in the temporary folder goes with the session.
+
+    That is a lock for each worker slot: the databases of a deployment are few, those of tests many.
+    """
+    folder = service_folder / "tmp"
+    folder.mkdir()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+
+
 @pytest.fixture(scope="session")
 def postgres_server(service_folder: Path) -> Iterator[str]:
     """URL of a Postgres server, without fsync."""

@@ -77,6 +77,7 @@ class Topology:
             **os.environ,
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
+            "TMPDIR": str(self.folder),
             **self.environment,
         }
         with (self.folder / "up.log").open("ab") as log:
