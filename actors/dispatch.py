@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from actors import redis_connections
 from actors.child.protocol import END_MARK, WAKE_CHANNEL
 from actors.child.protocol import NO_STATE as NO_STATE
+from actors.child.protocol import PROJECT_FAILED as PROJECT_FAILED
 from actors.errors import InspectorUnavailable as InspectorUnavailable
 from actors.events import OVER
 from actors.tasks import stop
@@ -92,7 +93,8 @@ class Dispatcher(Protocol):
     async def inspect(self, op: str, args: dict[str, Any], timeout: float) -> tuple[int, bytes]:
         """Asks for what needs compiled graphs; returns an HTTP status and a JSON body.
 
-        timeout: seconds until the caller gives up. Raises InspectorUnavailable.
+        The status may be ``PROJECT_FAILED``. timeout: seconds until the caller gives up. Raises
+        InspectorUnavailable.
         """
         ...
 

@@ -145,9 +145,12 @@ class LocalDispatcher:
         try:
             async with asyncio.timeout(timeout):
                 question = orjson.dumps(args, option=orjson.OPT_NON_STR_KEYS)
-                return await self._executor.inspect(op, question)
+                status, body = await self._executor.inspect(op, question)
         except TimeoutError:
             raise InspectorUnavailable("the graphs took too long to answer") from None
+        if status == 503:
+            raise InspectorUnavailable("the database does not answer")
+        return status, body
 
     async def ping(self) -> bool:
         """Messages are calls: they always arrive."""

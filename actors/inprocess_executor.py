@@ -225,10 +225,4 @@ class InProcessExecutor:
     async def inspect(self, op: str, args: bytes) -> tuple[int, bytes]:
         """See ``Executor.inspect``."""
         saver = self._saver.unfenced()
-        try:
-            return await introspect.inspect(
-                op, orjson.loads(args), self._graphs, saver, self._store
-            )
-        except Exception as error:
-            log.exception("inspection failed", op=op)
-            return 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
+        return await introspect.inspect(op, orjson.loads(args), self._graphs, saver, self._store)

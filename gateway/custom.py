@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.asgi import Asgi, Lifespan, Message, Receive, Running, Scope, Send, scope_of
 from gateway.auth.user import AnyUser
-from gateway.errors import Denied
+from gateway.errors import Refusal, refusal
 from gateway.http_options import HttpOptions
 from gateway.inner import EXCHANGE, Inner
 from gateway.routing import PUBLIC, Endpoint, authenticate
@@ -175,19 +175,22 @@ class _RouteAuth:
                 await self._custom._authenticate(
                     scope[EXCHANGE].exchange.request, scope, is_own=True
                 )
-            except Denied as denied:
-                for message in _refused(denied):
+            except Exception as error:
+                answer = refusal(error)
+                if answer is None:
+                    raise
+                for message in _refused(answer):
                     await send(message)
                 return
         await self._app(scope, receive, send)
 
 
-def _refused(denied: Denied) -> Sequence[Message]:
-    headers = [(k.lower().encode(), v.encode("latin-1")) for k, v in denied.headers.items()]
-    body = orjson.dumps({"detail": denied.detail})
+def _refused(answer: Refusal) -> Sequence[Message]:
+    headers = [(k.lower().encode(), v.encode("latin-1")) for k, v in answer.headers.items()]
+    body = orjson.dumps({"detail": answer.detail})
     headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     return (
-        {"type": "http.response.start", "status": denied.status, "headers": headers},
+        {"type": "http.response.start", "status": answer.status, "headers": headers},
         {"type": "http.response.body", "body": body},
     )
 

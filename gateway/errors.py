@@ -5,7 +5,8 @@
     ├── NotFound          404  not there, or hidden
     ├── Conflict          409  the present state forbids it
     ├── Unprocessable     422  the request has the wrong form
-    └── Denied            as the user's authentication or authorization says
+    ├── Denied            as the user's authentication or authorization says
+    └── ProjectFailed     503  the project's own code failed that had to say something first
 
 Errors of the layers below are translated here too. ``detail`` is always one string, which clients
 show.
@@ -26,6 +27,7 @@ BUSY = (
 
 RETRY_AFTER_SECONDS = 2
 """What a client is told to wait when a dependency is gone: about the time of a restart."""
+_TRY_AGAIN = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 
 
 class RequestError(Exception):
@@ -63,8 +65,20 @@ class Unprocessable(RequestError):
     status = 422
 
 
+class ProjectFailed(RequestError):
+    """The project's own code failed that has a part in the answer, so nothing was done.
+
+    Often it is what that code needs: a model, a service of identities. The caller may try again.
+    """
+
+    status = 503
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, _TRY_AGAIN)
+
+
 class Denied(RequestError):
-    """The caller is not known, or may not do this; or the handler that should say so failed."""
+    """The caller is not known, or may not do this."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail, headers)
@@ -78,9 +92,6 @@ class Refusal:
     status: int
     detail: str
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-_TRY_AGAIN = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 
 
 def refusal(error: Exception) -> Refusal | None:

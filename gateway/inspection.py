@@ -6,7 +6,9 @@ from uuid import UUID
 import orjson
 import structlog
 
+from actors.dispatch import PROJECT_FAILED
 from gateway.auth.user import stamps
+from gateway.errors import ProjectFailed
 from gateway.routing import Call
 from persistence import threads
 from persistence.threads import ThreadHead, ThreadRow
@@ -15,7 +17,7 @@ log = structlog.get_logger()
 
 
 async def ask(call: Call, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
-    """Status and JSON body of the inspector's answer. Raises InspectorUnavailable.
+    """Status and JSON body of the inspector's answer. Raises InspectorUnavailable, ProjectFailed.
 
     A factory makes the graph for the caller, as it does for a run of the caller's.
     """
@@ -24,7 +26,11 @@ async def ask(call: Call, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
         configurable = {**(config.get("configurable") or {}), **stamps(call.user)}
         args = {**args, "config": {**config, "configurable": configurable}}
     context = call.context
-    return await context.dispatcher.inspect(op, args, context.settings.inspect_timeout_seconds)
+    patience = context.settings.inspect_timeout_seconds
+    status, body = await context.dispatcher.inspect(op, args, patience)
+    if status == PROJECT_FAILED:
+        raise ProjectFailed(orjson.loads(body)["detail"])
+    return status, body
 
 
 def graph_id_of(thread: ThreadHead | ThreadRow) -> str | None:

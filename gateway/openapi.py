@@ -31,7 +31,13 @@ _OF_CALLERS = {
     403: "The caller may not do this",
     404: "Not there, or not the caller's to see",
 }
-_ALWAYS = {503: "Something that is needed is away: try again later"}
+_ALWAYS = {
+    503: Response(
+        "Something that is needed is away, or the project's own code failed: try again later",
+        Problem,
+        headers={"Retry-After": "seconds to wait"},
+    )
+}
 _WITH_ARGUMENTS = {422: "Not of the form that is taken"}
 _WITH_BODY = {400: "The body cannot be read", 413: "The body is too large"}
 

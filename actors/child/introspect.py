@@ -1,7 +1,8 @@
 """Answers what needs compiled graphs: state, history, changes of state, schemas and drawings.
 
 An operation takes a JSON object of arguments and returns what its answer's body is made of. A
-``Refusal`` is an answer too: its status and ``{"detail": text}``.
+``Refusal`` is an answer too: its status and ``{"detail": text}``. So are ``PROJECT_FAILED``, when
+the project's own code fails over the question, and 503, when the database does not answer.
 
     state         thread_id, graph_id?, checkpoint_id? | checkpoint?, subgraphs?
     history       thread_id, graph_id?, limit?, before?, metadata?, checkpoint?
@@ -16,11 +17,13 @@ Each also takes ``config``, which factories of graphs are given. Operations on t
 store_answers.py.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import InvalidUpdateError
@@ -32,7 +35,7 @@ from actors.child import schemas, store_answers
 from actors.child.commands import command_of
 from actors.child.loader import Graphs, GraphUnavailable
 from actors.child.masking import masked
-from actors.child.protocol import NO_STATE
+from actors.child.protocol import NO_STATE, PROJECT_FAILED
 from actors.child.serialize import dumps
 from actors.child.thread_state import interrupts_by_task, shown
 
@@ -63,13 +66,13 @@ class Refusal(Exception):
 async def inspect(
     op: str, args: Args, graphs: Graphs, saver: Saver, store: BaseStore | None
 ) -> tuple[int, bytes]:
-    """The answer as an HTTP status and a JSON body. Raises only for faults of ours or the database.
+    """The answer as an HTTP status and a JSON body, whatever the project's code does.
 
     saver: unfenced, for the changes belong to no run. store: what the graphs see as their store.
     """
-    if store is not None and op in store_answers.OPERATIONS:
-        return await store_answers.answer(op, args, store)
     try:
+        if store is not None and op in store_answers.OPERATIONS:
+            return await store_answers.answer(op, args, store)
         operation = _OPERATIONS.get(op)
         if operation is None:
             raise Refusal(404, f"there is no operation '{op}'")
@@ -85,6 +88,18 @@ async def inspect(
         return refusal.status, dumps({"detail": refusal.detail})
     except GraphUnavailable as unavailable:
         return 404, dumps({"detail": unavailable.reason})
+    except psycopg.OperationalError:
+        _log.warning("the database does not answer", extra={"op": op}, exc_info=True)
+        return 503, dumps({"detail": "The database is not available"})
+    except BaseException as error:  # a factory may call sys.exit, and we answer
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        _log.error("inspection failed", extra={"op": op}, exc_info=True)
+        told = masked(error)
+        who = f"Graph '{args['graph_id']}'" if args.get("graph_id") else "The project's code"
+        detail = f"{who} failed: {told['error']}: {told['message']}"
+        return PROJECT_FAILED, dumps({"detail": detail})
 
 
 # State
@@ -92,12 +107,17 @@ async def inspect(
 
 @contextmanager
 def _judging() -> Iterator[None]:
-    """What a state is, the graph says: its model, reducers and edges may not take what is there."""
+    """What a state is, the graph says: its model, reducers and edges may not take what is there.
+
+    What tells of something that is away is no judgement, and passes through.
+    """
     try:
         yield
+    except (psycopg.OperationalError, psycopg.InterfaceError, OSError):
+        raise
     except (InvalidUpdateError, ValueError) as error:
         raise Refusal(400, str(error)) from error
-    except (TypeError, KeyError, AttributeError, LookupError, RuntimeError) as error:
+    except Exception as error:
         _log.info("state refused", exc_info=True)
         raise Refusal(400, masked(error)["message"]) from error
 

@@ -8,7 +8,6 @@ from time import monotonic
 from typing import Any
 
 import orjson
-import psycopg
 from langgraph.store.base import BaseStore
 
 from actors.child import connections, execution, introspect, runner
@@ -229,17 +228,11 @@ class GraphProcess:
 
     async def _answer(self, frame: Frame) -> None:
         await self._open.wait()
-        try:
-            status, body = await introspect.inspect(
-                frame.head["op"],
-                orjson.loads(frame.body or b"{}"),
-                self._graphs,
-                self._saver.unfenced(),
-                self._store,
-            )
-        except psycopg.OperationalError as error:
-            status, body = 503, orjson.dumps({"detail": f"the database does not answer: {error}"})
-        except BaseException as error:  # noqa: BLE001  # a factory may call sys.exit, and we answer
-            _log.error("inspection failed", extra={"op": frame.head["op"]}, exc_info=True)
-            status, body = 500, orjson.dumps({"detail": f"{type(error).__name__}: {error}"})
+        status, body = await introspect.inspect(
+            frame.head["op"],
+            orjson.loads(frame.body or b"{}"),
+            self._graphs,
+            self._saver.unfenced(),
+            self._store,
+        )
         self._pipe.send(Frame("answer", {"id": frame.head["id"], "status": status}, body))

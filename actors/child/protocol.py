@@ -21,7 +21,8 @@ Graph process → worker
               error and message only with "failed"; events: how many were put, or null; body: see
               ``pack_parts``
     pong      {n}
-    answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …)
+    answer    {id, status}            body: JSON; status is an HTTP status code (200, 400, 404 …) or
+                                      ``PROJECT_FAILED``
 """
 
 import json
@@ -43,6 +44,11 @@ BOARD_FD_VARIABLE = "CALLBOARD_CHILD_BOARD_FD"
 
 MAX_FRAME_BYTES = 1 << 30
 """A longer frame means that the stream is out of step; the reader gives up on the process."""
+
+
+PROJECT_FAILED = 502
+"""Status of an answer that there is not, because the project's own code or what that needs failed:
+``{"detail": text}`` is for clients to see. They are told 503."""
 
 
 class BrokenFrame(Exception):

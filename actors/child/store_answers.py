@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from langgraph.store.base import NOT_PROVIDED, BaseStore, SearchItem
 
+from actors.child.protocol import PROJECT_FAILED
 from actors.child.serialize import dumps
 from actors.child.store_config import EmbeddingFailed
 
@@ -22,7 +23,7 @@ async def answer(op: str, args: Args, store: BaseStore) -> tuple[int, bytes]:
     try:
         return 200, dumps(await OPERATIONS[op](store, args))
     except EmbeddingFailed as error:
-        return 500, dumps({"detail": str(error)})
+        return PROJECT_FAILED, dumps({"detail": str(error)})
     except (ValueError, psycopg.DataError) as error:
         return 400, dumps({"detail": str(error)})
 

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class EmbeddingFailed(RuntimeError):  # so that its text is for clients to see
-    """The project's embedding cannot be loaded, failed, or made something else than vectors."""
+    """The embedding of store.index cannot be loaded, failed, or made what are no vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class Index:
         with _as_failed():
             vectors = list(await embeddings.aembed_documents(list(texts)))
         if len(vectors) != len(texts):
-            raise EmbeddingFailed(f"the embedding made {len(vectors)} of {len(texts)} texts")
+            raise EmbeddingFailed(
+                f"the embedding of store.index made {len(vectors)} of {len(texts)} vectors"
+            )
         return [self._written(vector) for vector in vectors]
 
     async def embed_query(self, text: str) -> str:
@@ -77,7 +79,7 @@ class Index:
 
     def _loaded(self) -> Embeddings:
         if self.embeddings is None:
-            raise EmbeddingFailed(f"the store's embedding cannot be loaded: {self.broken}")
+            raise EmbeddingFailed(f"the embedding of store.index cannot be loaded: {self.broken}")
         return self.embeddings
 
     def _written(self, vector: Any) -> str:
@@ -85,8 +87,8 @@ class Index:
             numbers = [float(number) for number in vector]
         if len(numbers) != self.dims:
             raise EmbeddingFailed(
-                f"the embedding made a vector of {len(numbers)} numbers,"
-                f" and store.index.dims is {self.dims}"
+                f"the embedding of store.index made a vector of {len(numbers)} numbers,"
+                f" and dims is {self.dims}"
             )
         return str(numbers)
 
@@ -150,4 +152,5 @@ def _as_failed() -> Any:
     try:
         yield
     except Exception as error:
-        raise EmbeddingFailed(f"the embedding failed: {type(error).__name__}: {error}") from error
+        text = f"the embedding of store.index failed: {type(error).__name__}: {error}"
+        raise EmbeddingFailed(text) from error

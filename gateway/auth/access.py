@@ -6,11 +6,11 @@ The answers of the user's handlers, and what becomes of them:
                    HTTPException              its status, text and headers
                    ValueError                 400 with its text
                    AssertionError             403 with its text
-                   anything else raised       500, and the log says why
+                   anything else raised       503, and the log says why
     on …           None, True                 go on
                    False                      403
                    a dict                     only rows whose metadata match it (``visibility``)
-                   HTTPException, AssertionError as above; anything else 500
+                   HTTPException, AssertionError as above; anything else 503
 
 The most specific handler is asked, and no other: resource and action, resource, action, all. With
 none, everybody who was authenticated may. Handlers change ``value`` in place.
@@ -31,7 +31,7 @@ from langgraph_sdk.auth.types import AuthContext
 
 from gateway.auth.request import PARAMETERS, arguments
 from gateway.auth.user import STUDIO, AnyUser, InvalidUser, User
-from gateway.errors import Denied
+from gateway.errors import Denied, ProjectFailed, RequestError
 from persistence.visibility import Filter, InvalidFilter, clause
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ class Access:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="authenticate")
 
     async def authenticate(self, request: web.Request) -> AnyUser:
-        """Who calls. Raises Denied when nobody may, or the handler fails."""
+        """Who calls. Raises Denied when nobody may, ProjectFailed when the handler fails."""
         if self._studio is not None and self._studio(request):
             return STUDIO
         values = await arguments(request, self._wanted)
@@ -81,16 +81,16 @@ class Access:
             return User(await self._ask(values))
         except InvalidUser as error:
             log.exception("the authentication handler answered no user")
-            raise Denied(500, "Internal Server Error") from error
+            raise ProjectFailed(_FAILED.format("authentication")) from error
         except ValueError as error:
             raise _denied(error) or Denied(400, str(error)) from error
         except Exception as error:
-            raise _refusal(error, "the authentication handler failed") from error
+            raise _refusal(error, "authentication") from error
 
     async def authorize(self, user: AnyUser, on: str, value: Value) -> Filter | None:
         """What of ``on`` ("resource.action") the user may see; None: all of it.
 
-        value: what is asked for; the handler may change it. Raises Denied.
+        value: what is asked for; the handler may change it. Raises Denied, ProjectFailed.
         """
         resource, _, action = on.partition(".")
         handler = self._handler(resource, action)
@@ -105,7 +105,7 @@ class Access:
         try:
             answer = await handler(ctx=context, value=value)
         except Exception as error:
-            raise _refusal(error, "an authorization handler failed") from error
+            raise _refusal(error, "authorization") from error
         return _filter(answer)
 
     def close(self) -> None:
@@ -178,8 +178,7 @@ def _filter(answer: Any) -> Filter | None:
         raise Denied(403, "Forbidden")
     if not isinstance(answer, Mapping):
         log.error("an authorization handler answered what is no filter", got=repr(answer))
-        raise Denied(
-            500,
+        raise ProjectFailed(
             "Auth handler returned invalid result. Expected filter dict, None, or boolean. "
             f"Got {type(answer)} instead.",
         )
@@ -187,23 +186,27 @@ def _filter(answer: Any) -> Filter | None:
         clause("metadata", answer)
     except InvalidFilter as error:
         log.exception("an authorization handler answered a filter that nobody understands")
-        raise Denied(500, f"Auth handler returned invalid filter: {error}") from error
+        raise ProjectFailed(f"Auth handler returned invalid filter: {error}") from error
     return answer or None
 
 
-def _refusal(error: Exception, message: str) -> Denied:
-    """What the caller is told of what a handler raised."""
+_FAILED = "The project's {} failed"
+"""All that the caller is told, who may be anybody: the log has the rest."""
+
+
+def _refusal(error: Exception, what: str) -> RequestError:
+    """What the caller is told of what a handler raised. what: ``authentication`` or so."""
     if denied := _denied(error):
         return denied
     if isinstance(error, AssertionError):
         return Denied(403, str(error) or "Forbidden")
-    log.error(message, exc_info=error)
-    return Denied(500, "Internal Server Error")
+    log.error("a handler failed", of=what, exc_info=error)
+    return ProjectFailed(_FAILED.format(what))
 
 
-def _denied(error: Exception) -> Denied | None:
+def _denied(error: Exception) -> RequestError | None:
     """What an HTTPException says: the SDK's, or that of the framework the user is used to."""
-    if isinstance(error, Denied):
+    if isinstance(error, RequestError):
         return error
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 599:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import structlog
 
-from gateway.errors import Denied
+from gateway.errors import ProjectFailed
 from gateway.wire.body import Body, Query
 from persistence.visibility import Filter
 
@@ -34,7 +34,7 @@ class Grant:
     def metadata(self) -> dict[str, Any]:
         """The metadata that the handler leaves or adds, for the row that is written.
 
-        Raises Denied for what is none: the handler is at fault.
+        Raises ProjectFailed for what is none: the handler is at fault.
         """
         metadata: dict[str, Any] = _checked("metadata", self.value.get("metadata") or {}, {})
         return metadata
@@ -59,7 +59,7 @@ def asked(arguments: Mapping[str, Any]) -> Value:
 def edited(arguments: dict[str, Any], value: Value) -> dict[str, Any]:
     """The arguments with the handler's changes in bodies and queries.
 
-    Raises Denied for changes that do not fit: the handler is at fault.
+    Raises ProjectFailed for changes that do not fit: the handler is at fault.
     """
     return {
         name: _edited(argument, value) if isinstance(argument, Body | Query) else argument
@@ -89,10 +89,10 @@ def _checked(name: str, content: Any, before: Any) -> Any:
         content = list(content)
     if isinstance(before, dict) and not isinstance(content, dict):
         log.error("an authorization handler wrote what does not fit", field=name)
-        raise Denied(500, f"Auth handler wrote an invalid {name}.")
+        raise ProjectFailed(f"Auth handler wrote an invalid {name}.")
     try:
         orjson.dumps(content)
     except TypeError:
         log.exception("an authorization handler wrote what is no JSON", field=name)
-        raise Denied(500, f"Auth handler wrote an invalid {name}.") from None
+        raise ProjectFailed(f"Auth handler wrote an invalid {name}.") from None
     return content

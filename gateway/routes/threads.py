@@ -9,7 +9,7 @@ from aiohttp import web
 
 from actors.dispatch import InspectorUnavailable
 from gateway import stopping
-from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.errors import BadRequest, Conflict, NotFound, ProjectFailed
 from gateway.inspection import ask, graph_id_of, remember_state
 from gateway.responses import Problem, page_of
 from gateway.routing import Call, Routes
@@ -80,6 +80,8 @@ async def _apply(call: Call, thread: ThreadRow, supersteps: list[dict[str, Any]]
         status, body = await ask(call, "update_state", {**place, "supersteps": supersteps})
     except InspectorUnavailable:
         return created + "no worker can answer for the graph at present."
+    except ProjectFailed as failed:
+        return created + failed.detail
     if status == 404:
         return created + str(orjson.loads(body)["detail"])
     if status != 200:

@@ -1,12 +1,17 @@
 """The inspector's answers, in the wire's words."""
 
+import asyncio
+import json
 import uuid
 from typing import Any
 
+import psycopg
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from actors.child import introspect
 from actors.child.loader import Graphs
+from actors.child.protocol import PROJECT_FAILED
 from tests.actors.golden_runs import Executed
 
 
@@ -352,6 +357,61 @@ class TestGraphs:
         for schemas in found.values():
             assert "graph_id" not in schemas
             assert schemas["state_schema"]["title"] == "LangGraphState"
+
+
+class TestFailures:
+    """What the project's code raises is told, and never ours to be ashamed of."""
+
+    @pytest.mark.parametrize(
+        ("raised", "told"),
+        [
+            (ConnectionError("secret"), "ConnectionError: An internal error occurred"),
+            (RuntimeError("no tenant"), "RuntimeError: no tenant"),
+            (SystemExit(3), "SystemExit: An internal error occurred"),
+            (asyncio.CancelledError(), "CancelledError: An internal error occurred"),
+        ],
+    )
+    @pytest.mark.parametrize("op", ["state", "history", "values", "update_state", "schemas"])
+    async def test_of_a_factory(self, op: str, raised: BaseException, told: str) -> None:
+        async def factory() -> Any:
+            raise raised
+
+        graphs = Graphs(_exports={"made": factory})
+        asked = {"thread_id": str(uuid.uuid4()), "graph_id": "made", "values": {}}
+        status, body = await introspect.inspect(op, asked, graphs, InMemorySaver(), None)
+        assert status == PROJECT_FAILED
+        assert json.loads(body) == {"detail": f"Graph 'made' failed: {told}"}
+
+    async def test_whoever_stops_the_question_stops_it(self) -> None:
+        entered = asyncio.Event()
+
+        async def factory() -> Any:
+            entered.set()
+            await asyncio.Event().wait()
+
+        graphs = Graphs(_exports={"made": factory})
+        args = {"graph_id": "made"}
+        asking = asyncio.create_task(
+            introspect.inspect("schemas", args, graphs, InMemorySaver(), None)
+        )
+        await entered.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    async def test_of_a_reducer_by_a_class_of_its_own(self, thread: Any) -> None:
+        picky = thread("picky")
+        status, answer = await picky.inspect("update_state", values={"trail": ["x"]}, as_node="a")
+        assert (status, answer) == (400, {"detail": "An internal error occurred"})
+
+    async def test_of_the_database(self, thread: Any) -> None:
+        class Away(InMemorySaver):
+            async def aget_tuple(self, config: Any) -> Any:
+                raise psycopg.OperationalError("host=secret")
+
+        away = Executed("steps", Away())
+        told = {"detail": "The database is not available"}
+        assert await away.inspect("state") == (503, told)
 
 
 async def test_an_unknown_operation() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient
-from langgraph_sdk.errors import BadRequestError
+from langgraph_sdk.errors import APIStatusError, BadRequestError
 
 from tests.contract.conftest import Callboard
 
@@ -61,9 +61,16 @@ async def test_items_of_the_asynchronous_client(client: LangGraphClient) -> None
 
 
 async def test_what_cannot_be_embedded_is_not_written(client: LangGraphClient) -> None:
-    with pytest.raises(Exception, match="cannot embed this"):
+    await client.store.put_item(["bad"], "k", {"text": "good"})
+    with pytest.raises(APIStatusError, match=r"of store.index failed: .* cannot embed") as written:
         await client.store.put_item(["bad"], "k", {"text": "indigestible"})
-    assert await client.store.get_item(["bad"], "k") is None
+    with pytest.raises(APIStatusError, match="cannot embed this") as asked:
+        await client.store.search_items(["bad"], query="indigestible")
+    for refused in (written.value, asked.value):
+        assert refused.status_code == 503
+        assert "Retry-After" in refused.response.headers
+    assert (await client.store.get_item(["bad"], "k"))["value"] == {"text": "good"}
+    assert (await client.store.search_items(["bad"], query="good"))["items"][0]["score"] > 0.5
 
 
 def test_items_of_the_synchronous_client(store_callboard: Callboard) -> None:

@@ -114,7 +114,7 @@ class Teapot(Exception):  # as web frameworks have them
         (Teapot(), 418, "tea"),
         (ValueError("odd token"), 400, "odd token"),
         (AssertionError("not you"), 403, "not you"),
-        (RuntimeError("secret"), 500, "Internal Server Error"),
+        (RuntimeError("secret"), 503, "The project's authentication failed"),
     ],
 )
 async def test_what_the_handler_raises_is_the_answer(
@@ -129,6 +129,7 @@ async def test_what_the_handler_raises_is_the_answer(
         assert answer.status == status
         assert answer.json == {"detail": detail}
         assert b"secret" not in answer.body
+        assert ("Retry-After" in answer.headers) == (status == 503)
     for name, value in (getattr(raised, "headers", None) or {}).items():
         assert answer.headers[name] == value
 
@@ -141,7 +142,7 @@ async def test_nobody_is_let_in_by_accident(house: House, answered: Any) -> None
         return answered
 
     client, _ = await who(house, authenticate)
-    assert (await client.post("/threads")).status == 500
+    assert (await client.post("/threads")).status == 503
 
 
 async def test_a_plain_function_holds_nobody_up(house: House) -> None:

@@ -159,10 +159,10 @@ async def test_the_most_specific_handler_is_asked_alone(house: House) -> None:
         (False, 403, "Forbidden"),
         (AssertionError("no"), 403, "no"),
         (Auth.exceptions.HTTPException(402, "pay"), 402, "pay"),
-        (RuntimeError("secret"), 500, "Internal Server Error"),
-        (5, 500, "Auth handler returned invalid result"),
-        ("yes", 500, "Auth handler returned invalid result"),
-        ({"a": {"$ne": 1}}, 500, "Auth handler returned invalid filter"),
+        (RuntimeError("secret"), 503, "The project's authorization failed"),
+        (5, 503, "Auth handler returned invalid result"),
+        ("yes", 503, "Auth handler returned invalid result"),
+        ({"a": {"$ne": 1}}, 503, "Auth handler returned invalid filter"),
     ],
 )
 async def test_what_a_handler_answers_is_what_happens(
@@ -263,7 +263,7 @@ async def test_a_change_that_does_not_fit_is_the_handlers_fault(house: House, wr
         ("/runs/crons", {"assistant_id": "agent", "schedule": "@daily"}),
     ):
         answer = await client.post(path, body, **MINE)
-        assert answer.status == 500, path
+        assert answer.status == 503, path
         assert answer.json == {"detail": "Auth handler wrote an invalid metadata."}
 
 

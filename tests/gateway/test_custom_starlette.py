@@ -218,6 +218,22 @@ async def test_authentication_comes_before_or_after_its_middleware(
         assert (await client.get(path)).status == 200
 
 
+async def test_authentication_that_fails_there_is_not_their_fault(house: House) -> None:
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate() -> str:
+        raise ConnectionError("secret")
+
+    http = HttpOptions(middleware_order="middleware_first", enable_custom_route_auth=True)
+    client = await house.gateway(custom=app(Mark), http=http, access=Access(auth))
+    for path in ("/hello", "/threads/search"):
+        answer = await client.ask("GET" if path == "/hello" else "POST", path)
+        assert answer.status == 503, path
+        assert answer.json == {"detail": "The project's authentication failed"}
+        assert "Retry-After" in answer.headers
+
+
 async def test_handlers_get_starlettes_request(house: House) -> None:
     auth, seen = Auth(), []
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.dispatch import PROJECT_FAILED
 from gateway.auth.grant import asked
 from gateway.routes import store as routes
 from gateway.wire.store import StoreGet, StoreNamespaces, StorePut, StoreSearch
@@ -283,8 +284,11 @@ async def test_what_embeds_is_left_to_the_inspector(house: House, stage: Stage) 
         "index": ["text"],
         "ttl": 5,
     }
-    answer, _ = await asked_for(put(client, ["a"], "k", {}), 500, {"detail": "it failed"})
-    assert (answer.status, answer.json) == (500, {"detail": "it failed"})
+    failed = {"detail": "the embedding failed"}
+    for ask in (put(client, ["a"], "k", {}), client.post("/store/items/search", {"query": "x"})):
+        answer, _ = await asked_for(ask, PROJECT_FAILED, failed)
+        assert (answer.status, answer.json) == (503, failed)
+        assert "Retry-After" in answer.headers
     answer, (op, args) = await asked_for(
         client.post("/store/items/search", {"query": "words", "filter": {"n": 1}}),
         200,

@@ -406,6 +406,22 @@ _speechless.add_edge(START, "silent")
 unspeakable = _speechless.compile()
 
 
+def _refuse(old: list[str], new: list[str]) -> list[str]:
+    raise _Unmapped("secret text")
+
+
+class Picky(TypedDict, total=False):
+    """A state that takes nothing."""
+
+    trail: Annotated[list[str], _refuse]
+
+
+_refusing = StateGraph(Picky)
+_refusing.add_node("a", lambda state: None)
+_refusing.add_edge(START, "a")
+picky = _refusing.compile()
+
+
 class Passing(TypedDict, total=False):
     """A state with a part that lives for one step."""
 
