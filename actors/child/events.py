@@ -1,10 +1,9 @@
 """Writes the events of all runs of a graph process to Redis.
 
 Self-clocking: what arrives while a batch is under way goes with the next one, so an idle writer
-sends at once and a busy one coalesces, without a timer. A batch is one script call in one round
-trip: it is applied as a whole or not at all, so a Redis that is short of memory cannot take an
-event and refuse the one before it. A batch whose answer is lost is sent again with the same
-numbers, which readers drop when they have them already.
+sends at once and a busy one coalesces, without a timer. A batch is applied as a whole or not at all
+(event_command.py); one whose answer is lost is sent again with the same numbers, which readers drop
+when they have them already. How many events stay is for event_retention.py to say.
 
 While Redis is away the events wait, in order and up to a bound in bytes; then ``put`` waits. After
 ``GIVE_UP_SECONDS`` of that, the oldest are dropped, and a marker in their place says how many: a
@@ -15,9 +14,8 @@ import asyncio
 import logging
 import math
 import random
-import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -27,15 +25,9 @@ import orjson
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import RedisError
 
-from actors.child.protocol import (
-    FIELD_ATTEMPT,
-    FIELD_DATA,
-    FIELD_NAME,
-    FIELD_SEQ,
-    GAP_EVENT,
-    WAKE_CHANNEL,
-    events_key,
-)
+from actors.child.event_command import append, pack
+from actors.child.event_retention import FRESH_BYTES, FRESH_SECONDS, Retention
+from actors.child.protocol import GAP_EVENT
 
 _log = logging.getLogger(__name__)
 
@@ -47,33 +39,11 @@ GIVE_UP_SECONDS = 30.0
 """So long ``put`` waits for a Redis that is away before the oldest events are dropped."""
 RUNNING_TTL_SECONDS = 86_400
 """A stream outlives a silence of this length while its run goes on. The end sets the real TTL."""
-FRESH_SECONDS = 10.0
-FRESH_BYTES = 32 << 20
-"""Events of a run are kept so long, up to so many bytes, though they are more than ``maxlen``: a
-node that holds up its loop says all it had to say at once, and readers need time to hear it."""
 
 _BATCH_BYTES = 4 << 20
 _BATCH_EVENTS = 1000
 _LONGEST_PAUSE_SECONDS = 1.0
 _ANSWER_SECONDS = 15.0
-
-_APPEND = b"""
-local runs = #KEYS
-for at = 3 + 2 * runs, #ARGV, 5 do
-  local run = tonumber(ARGV[at])
-  redis.call('XADD', KEYS[run], 'MAXLEN', '~', ARGV[2 + runs + run], '*', '%b', ARGV[at + 1],
-    '%b', ARGV[at + 2], '%b', ARGV[at + 3], '%b', ARGV[at + 4])
-end
-for run = 1, runs do
-  redis.call('EXPIRE', KEYS[run], ARGV[1])
-  redis.call('PUBLISH', ARGV[2], ARGV[2 + run])
-end
-return 1
-""" % (FIELD_NAME, FIELD_DATA, FIELD_ATTEMPT, FIELD_SEQ)
-"""KEYS: a stream per run. ARGV: the streams' seconds to live, the wake-up channel; in the order of
-KEYS the runs' ids, then their streams' lengths; then five per event: index of its key, name, data,
-attempt, number.
-"""
 
 
 @dataclass(slots=True)
@@ -105,39 +75,6 @@ class _Gap:
     dropped: int
 
 
-_GRAIN_BYTES = 64 * 1024
-"""Batches are remembered together up to this size: a run may say a million things one by one."""
-
-
-class _Recent:
-    """The last that was written of one run: how many events, in batches."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_cut = False
-        """Whether anything was let go of."""
-        self._size = 0
-        self._batches: deque[tuple[float, int, int]] = deque()
-
-    def add(self, count: int, size: int) -> None:
-        """A batch was written now."""
-        self.count += count
-        self._size += size
-        if self._batches and self._batches[-1][2] + size <= _GRAIN_BYTES:
-            _, more, larger = self._batches.pop()
-            count, size = count + more, size + larger
-        self._batches.append((monotonic(), count, size))
-
-    def age(self, seconds: float, most_bytes: int) -> None:
-        """Lets go of what is older, and of the oldest of what is more."""
-        begun = monotonic() - seconds
-        while self._batches and (self._batches[0][0] < begun or self._size > most_bytes):
-            _, count, size = self._batches.popleft()
-            self.count -= count
-            self._size -= size
-            self.is_cut = True
-
-
 class EventWriter:
     """The one writer of a process, shared by all its runs. Belongs to the loop that opened it."""
 
@@ -162,16 +99,13 @@ class EventWriter:
         redis_url: any form redis-py takes; None means that events go nowhere.
         """
         self._redis_url = redis_url
-        self._settings = b"".join(
-            (_bulk(b"%d" % max(ttl_seconds, RUNNING_TTL_SECONDS)), _bulk(WAKE_CHANNEL.encode()))
+        self._ttl_seconds = max(ttl_seconds, RUNNING_TTL_SECONDS)
+        self._retention = Retention(
+            maxlen=maxlen,
+            max_bytes=max_stream_bytes,
+            fresh_seconds=fresh_seconds,
+            fresh_bytes=fresh_bytes,
         )
-        self._maxlen = maxlen
-        self._fresh_seconds = fresh_seconds
-        self._fresh_bytes = fresh_bytes
-        self._fresh: dict[str, _Recent] = {}
-        self._max_stream_bytes = max_stream_bytes
-        self._kept: dict[str, _Recent] = {}
-        """What fits into the streams of runs that still put, of what this process wrote."""
         self._bound = buffer_bytes
         self._give_up_seconds = give_up_seconds
         self._max_event_bytes = max_event_bytes
@@ -225,7 +159,7 @@ class EventWriter:
             log = self._logs[run_id] = _Log(attempt)
         self._places += 1
         log.number, log.place = log.number + 1, self._places
-        packed = _event(name, data, attempt, log.number)
+        packed = pack(name, data, attempt, log.number)
         self._waiting.append(_Entry(run_id, attempt, log.number, log.place, packed))
         self._size += len(packed)
         self._work.set()
@@ -251,7 +185,7 @@ class EventWriter:
     def forget(self, run_id: str) -> None:
         """Frees what is remembered of a run that puts no more. What waits is still written."""
         self._logs.pop(run_id, None)
-        self._kept.pop(run_id, None)
+        self._retention.forget(run_id)
 
     # Writing
 
@@ -292,40 +226,18 @@ class EventWriter:
         events = [
             (
                 run_id,
-                _event(GAP_EVENT, b'{"missed":%d}' % gap.dropped, gap.attempt, gap.number),
+                pack(GAP_EVENT, b'{"missed":%d}' % gap.dropped, gap.attempt, gap.number),
             )
             for run_id, gap in gaps.items()
         ]
         events += [(entry.run_id, entry.packed) for entry in entries]
-        lengths = self._lengths(_totals(events))
-        await connection.send_packed_command(_command(self._settings, events, lengths))
+        command = append(events, self._retention.lengths(_totals(events)), self._ttl_seconds)
+        await connection.send_packed_command(command)
         await connection.read_response()
-
-    def _lengths(self, added: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """How long the streams may be that get so many events, of so many bytes."""
-        for run_id, fresh in list(self._fresh.items()):
-            fresh.age(self._fresh_seconds, self._fresh_bytes)
-            if not fresh.count:
-                del self._fresh[run_id]
-        kept = {run_id: fresh.count for run_id, fresh in self._fresh.items()}
-        return {
-            run_id: min(
-                max(self._maxlen, kept.get(run_id, 0) + count), self._fitting(run_id, count, size)
-            )
-            for run_id, (count, size) in added.items()
-        }
-
-    def _fitting(self, run_id: str, count: int, size: int) -> int:
-        """How many of a run's last events fit into its stream, with those that are added now."""
-        recent = self._kept.get(run_id, _Recent())
-        recent.age(math.inf, self._max_stream_bytes - size)
-        return recent.count + count if recent.is_cut else sys.maxsize
 
     def _acknowledge(self, entries: list[_Entry], gaps: dict[str, _Gap]) -> None:
         for run_id, written in _totals((entry.run_id, entry.packed) for entry in entries).items():
-            self._fresh.setdefault(run_id, _Recent()).add(*written)
-            if run_id in self._logs:
-                self._kept.setdefault(run_id, _Recent()).add(*written)
+            self._retention.add(run_id, *written, goes_on=run_id in self._logs)
         if entries:
             self._settled = max(self._settled, entries[-1].place)
         while self._waiting and self._waiting[0].place <= self._settled:
@@ -412,39 +324,3 @@ def _connection(url: str) -> Connection:
 async def _hang_up(connection: Connection) -> None:
     with suppress(RedisError, OSError):
         await connection.disconnect(nowait=True)
-
-
-# RESP by hand: a tenth of what redis-py's packing costs for thousands of small events.
-
-
-def _bulk(value: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(value), value)
-
-
-def _event(name: str, data: bytes, attempt: int, number: int) -> bytes:
-    """The four arguments of an event that do not depend on its batch."""
-    return b"".join(
-        (_bulk(name.encode()), _bulk(data), _bulk(b"%d" % attempt), _bulk(b"%d" % number))
-    )
-
-
-def _command(
-    settings: bytes, events: Iterable[tuple[str, bytes]], lengths: Mapping[str, int]
-) -> bytes:
-    """One EVAL that appends the events, given as (run id, packed arguments), in order.
-
-    lengths: of the runs' streams.
-    """
-    index: dict[str, bytes] = {}
-    packed: list[bytes] = []
-    for run_id, arguments in events:
-        at = index.get(run_id)
-        if at is None:
-            at = index[run_id] = _bulk(b"%d" % (len(index) + 1))
-        packed += (at, arguments)
-    count = 3 + 2 + 3 * len(index) + 5 * (len(packed) // 2)
-    head = b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (count, _bulk(_APPEND), _bulk(b"%d" % len(index)))
-    keys = b"".join(_bulk(events_key(run_id).encode()) for run_id in index)
-    ids = b"".join(_bulk(run_id.encode()) for run_id in index)
-    kept = b"".join(_bulk(b"%d" % lengths[run_id]) for run_id in index)
-    return b"".join((head, keys, settings, ids, kept, *packed))
