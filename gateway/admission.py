@@ -25,7 +25,7 @@ from persistence.assistants import AssistantRow
 from persistence.errors import AssistantNotFound, ThreadNotFound
 from persistence.ids import uuid7
 from persistence.run_request import RunRequest, TooDeep, compose
-from persistence.runs import NewRun, RunRow
+from persistence.runs import Created, NewRun, RunRow
 
 _NOT_FOUND = "Thread or assistant not found."
 TOO_DEEP = "JSON in request body is nested too deeply"
@@ -117,6 +117,16 @@ async def create(context: Context, new: NewRun) -> RunRow:
         created = await runs.create(context.database, new)
     except ThreadNotFound:
         raise NotFound(_NOT_FOUND) from None
+    return await _told(context, new, created)
+
+
+async def create_all(context: Context, new: list[NewRun]) -> list[RunRow]:
+    """Creates all of the runs or none. They are stateless: each makes a thread of its own."""
+    created = await runs.create_all(context.database, new)
+    return [await _told(context, *both) for both in zip(new, created, strict=True)]
+
+
+async def _told(context: Context, new: NewRun, created: Created) -> RunRow:
     for run_id in created.cancel:
         await context.dispatcher.cancel(run_id)
     await context.dispatcher.over(*created.withdrawn, *created.deleted)

@@ -301,24 +301,27 @@ async def delete(
 ) -> threads.Deleted:
     """Deletes an assistant, and if so asked the threads that its runs were the last to use.
 
-    allowed_threads: which threads the caller may delete; the others stay.
+    All in one transaction. allowed_threads: which threads the caller may delete; the others stay.
     Raises AssistantNotFound. Returns what became of the threads.
     """
+    await get(db, assistant_id, allowed=allowed)
     condition, filters = clause("metadata", allowed)
-    touched = await db.execute(
-        f"DELETE FROM assistants WHERE assistant_id = %(assistant_id)s AND {condition}",
-        {"assistant_id": assistant_id, **filters},
-    )
-    if not touched:
-        raise AssistantNotFound(assistant_id)
-    if not delete_threads:
-        return threads.Deleted(0, (), ())
-    rows = await db.fetch_all(
-        "SELECT thread_id FROM threads WHERE metadata @> %s::jsonb",
-        [JsonText(dumps({"assistant_id": str(assistant_id)}))],
-    )
-    found = [row["thread_id"] for row in rows]
-    return await threads.delete_many(db, found, allowed=allowed_threads)
+    deleted = threads.Deleted(0, (), ())
+    async with db.transaction() as connection:
+        if delete_threads:  # first: whoever locks a thread and then what is of it goes that way too
+            cursor = await connection.execute(
+                "SELECT thread_id FROM threads WHERE metadata @> %s::jsonb",
+                [JsonText(dumps({"assistant_id": str(assistant_id)}))],
+            )
+            found = [row["thread_id"] for row in await cursor.fetchall()]
+            deleted = await threads.delete_within(connection, found, allowed=allowed_threads)
+        cursor = await connection.execute(
+            f"DELETE FROM assistants WHERE assistant_id = %(assistant_id)s AND {condition}",
+            {"assistant_id": assistant_id, **filters},
+        )
+        if not cursor.rowcount:
+            raise AssistantNotFound(assistant_id)
+    return deleted
 
 
 def _filtered(

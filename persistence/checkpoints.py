@@ -129,15 +129,19 @@ async def copy_thread(connection: AsyncConnection[DictRow], source: UUID, target
     )
 
 
-async def keep_latest(db: Database, thread_id: UUID) -> None:
-    """Removes what the latest checkpoint of each of a thread's namespaces does not need.
+async def keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
+    """Removes what the latest checkpoint of each namespace of the threads does not need.
 
-    One transaction on one snapshot, which a run that goes on meanwhile does not notice. Raises
-    HistoryNeeded.
+    One transaction on one snapshot, of all threads or none; a run that goes on meanwhile does not
+    notice. Raises HistoryNeeded.
     """
-    async with db.connection() as connection:
+    ids = [str(thread_id) for thread_id in thread_ids]
+    async with db.transaction() as connection:
+        # LangGraph has a transaction for each thread. Inside ours these are savepoints, which
+        # cannot choose their isolation but may name the one that there is.
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         try:
-            await AsyncPostgresSaver(connection).aprune([str(thread_id)], strategy="keep_latest")
+            await AsyncPostgresSaver(connection).aprune(ids, strategy="keep_latest")
         except NotImplementedError as error:
             raise HistoryNeeded(str(error)) from error
 

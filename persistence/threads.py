@@ -289,12 +289,19 @@ async def delete_many(
     db: Database, thread_ids: Sequence[UUID], *, allowed: Filter | None = None
 ) -> Deleted:
     """Deletes threads with all that is of them, in one transaction; skips unknown ids."""
-    condition, filters = clause("metadata", allowed)
     async with db.transaction() as connection:
-        cursor = await connection.execute(
-            _LOCK_TO_DELETE.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
-        )
-        return await _delete(connection, [row["thread_id"] for row in await cursor.fetchall()])
+        return await delete_within(connection, thread_ids, allowed=allowed)
+
+
+async def delete_within(
+    connection: Connection, thread_ids: Sequence[UUID], *, allowed: Filter | None = None
+) -> Deleted:
+    """Deletes threads inside the caller's transaction, which holds no locks of runs."""
+    condition, filters = clause("metadata", allowed)
+    cursor = await connection.execute(
+        _LOCK_TO_DELETE.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
+    )
+    return await _delete(connection, [row["thread_id"] for row in await cursor.fetchall()])
 
 
 async def _delete(connection: Connection, thread_ids: Sequence[UUID]) -> Deleted:
@@ -384,14 +391,13 @@ async def keep_latest(
 ) -> int:
     """Removes what the threads' latest states do not need; returns of how many threads.
 
-    Skips unknown ids and threads that a run uses. Raises HistoryNeeded.
+    Of all of them or none; skips unknown ids and threads that a run uses. Raises HistoryNeeded.
     """
     condition, filters = clause("t.metadata", allowed)
     rows = await db.fetch_all(
         _UNUSED_OF.format(visible=condition), {"thread_ids": list(thread_ids), **filters}
     )
-    for row in rows:
-        await checkpoints.keep_latest(db, row["thread_id"])
+    await checkpoints.keep_latest(db, [row["thread_id"] for row in rows])
     return len(rows)
 
 
@@ -479,6 +485,7 @@ def _columns(select: Collection[str] | None) -> Iterator[sa.ColumnElement[Any]]:
 async def count(
     db: Database,
     *,
+    ids: Collection[UUID] | None = None,
     metadata: Mapping[str, Any] | None = None,
     values: Mapping[str, Any] | None = None,
     status: ThreadStatus | None = None,
@@ -486,5 +493,5 @@ async def count(
 ) -> int:
     """Returns how many threads ``search`` would find."""
     statement = sa.select(sa.func.count().label("n")).select_from(threads)
-    row = await db.fetch_one(_filtered(statement, None, metadata, values, status, allowed))
+    row = await db.fetch_one(_filtered(statement, ids, metadata, values, status, allowed))
     return 0 if row is None else int(row["n"])

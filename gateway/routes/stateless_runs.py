@@ -9,8 +9,7 @@ from aiohttp import web
 from pydantic import Field
 
 from gateway import following
-from gateway.admission import admit, asked_many, asked_run, create, prepare
-from gateway.context import Context
+from gateway.admission import admit, asked_many, asked_run, create_all, prepare
 from gateway.errors import NotFound
 from gateway.responses import FOLLOWED, PLACE, Response, events
 from gateway.routing import Call, Routes
@@ -20,7 +19,7 @@ from gateway.wire.runs import Cancel, CancelMany, Join, JoinStream, Run, RunCrea
 from persistence import runs
 from persistence.errors import RunNotFound
 from persistence.lifecycle import ACTIVE, CancelAction, RunStatus
-from persistence.runs import NewRun, RunRow
+from persistence.runs import RunRow
 
 routes = Routes()
 
@@ -65,10 +64,10 @@ async def create_and_wait(call: Call, body: RunCreate) -> web.StreamResponse:
 async def create_batch(
     call: Call, body: Annotated[list[RunCreate], Field(min_length=1)]
 ) -> web.Response:
-    """Creates several runs; all requests are checked before the first run is created."""
+    """Creates several runs, all or none."""
     asked = zip(body, call.grants, strict=True)
     new = [await prepare(call, item, None, grant) for item, grant in asked]
-    creation = call.context.background.spawn(_create_all(call.context, new))
+    creation = call.context.background.spawn(create_all(call.context, new))
     return answer([show_run(run) for run in await asyncio.shield(creation)])
 
 
@@ -76,7 +75,10 @@ async def create_batch(
     "/runs/cancel", on="threads.update", responses={204: "Asked to stop", 404: "No such runs"}
 )
 async def cancel_many(call: Call, body: CancelMany, query: Cancel) -> web.Response:
-    """Stops many runs; unknown and finished ones are skipped."""
+    """Stops many runs; unknown and finished ones are skipped.
+
+    One by one, so that no thread waits for the others; asking again stops what is left.
+    """
     statuses = tuple(ACTIVE) if body.status in (None, "all") else (RunStatus(body.status),)
     found = await runs.active(
         call.context.database, statuses, body.thread_id, body.run_ids, allowed=call.allowed
@@ -105,10 +107,6 @@ async def join(call: Call, run_id: UUID, query: Join) -> web.StreamResponse:
 async def join_stream(call: Call, run_id: UUID, query: JoinStream) -> web.StreamResponse:
     """Streams a run's events, from now on or after ``Last-Event-ID``."""
     return await following.join_stream(call, await _find(call, run_id), query)
-
-
-async def _create_all(context: Context, new: list[NewRun]) -> list[RunRow]:
-    return [await create(context, run) for run in new]
 
 
 async def _find(call: Call, run_id: UUID) -> RunRow:

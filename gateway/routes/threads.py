@@ -50,7 +50,7 @@ routes = Routes()
     },
 )
 async def create(call: Call, body: ThreadCreate) -> web.Response:
-    """Creates a thread, with a state when ``supersteps`` are given."""
+    """Creates a thread, with a state when ``supersteps`` are given; none if those are refused."""
     database, thread_id = call.context.database, body.thread_id
     ttl = (None if body.ttl is None else body.ttl.meant()) or call.context.thread_ttl
     try:
@@ -63,7 +63,12 @@ async def create(call: Call, body: ThreadCreate) -> web.Response:
         except ThreadNotFound:
             raise taken from None
     if body.supersteps:
-        if problem := await _apply(call, thread, body.supersteps):
+        try:
+            problem = await _apply(call, thread, body.supersteps)
+        except BadRequest:
+            await threads.delete_many(database, [thread_id])
+            raise
+        if problem:
             return answer({"detail": problem}, status=201)
         thread = await threads.get(database, thread_id)
     return answer(show_thread(thread))
@@ -121,6 +126,7 @@ async def count(call: Call, body: ThreadCount) -> web.Response:
     return answer(
         await threads.count(
             call.context.database,
+            ids=body.ids,
             metadata=body.metadata,
             values=body.values,
             status=_status(body),
@@ -135,7 +141,7 @@ async def count(call: Call, body: ThreadCount) -> web.Response:
     responses={200: Pruned, 409: "The latest state of one is made of its history"},
 )
 async def prune(call: Call, body: ThreadPrune) -> web.Response:
-    """Deletes many threads at once, or all of their history but the latest state.
+    """Deletes many threads at once, or all of their history but the latest state; all or none.
 
     The history of a thread on which something runs stays.
     """

@@ -101,6 +101,7 @@ class ThreadRead(Query):
 class ThreadCount(Body):
     """Which threads to count."""
 
+    ids: list[Uuid] = []
     metadata: JsonObject = {}
     values: JsonObject = {}
     status: Annotated[ThreadStatus | None, NotNull] = None
@@ -109,7 +110,6 @@ class ThreadCount(Body):
 class ThreadSearch(ThreadCount):
     """Which threads to find, and how to show them."""
 
-    ids: list[Uuid] = []
     limit: Limit = 10
     offset: Offset = 0
     sort_by: Annotated[SortBy | None, NotNull] = None

@@ -13,7 +13,7 @@ happens to a run, and nobody outside needs to know which file holds the statemen
 
 from persistence.runs.answers import Answers
 from persistence.runs.cancel import CancelRequested, delete, request_cancel
-from persistence.runs.creation import Created, NewRun, create, create_within
+from persistence.runs.creation import Created, NewRun, create, create_all, create_within
 from persistence.runs.lease import ClaimedRun, Held, claim, heartbeat, retire
 from persistence.runs.line import Waiting, claimable, due, waiting
 from persistence.runs.reading import (
@@ -52,6 +52,7 @@ __all__ = [
     "claimable",
     "crash",
     "create",
+    "create_all",
     "create_within",
     "delete",
     "due",

@@ -1,6 +1,6 @@
 """How a run is accepted: its row, its thread and the multitask strategy in one transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
@@ -155,7 +155,7 @@ async def create(db: Database, new: NewRun) -> Created:
     id is taken).
     """
     try:
-        if new.multitask_strategy is MultitaskStrategy.ENQUEUE and new.answers is None:
+        if _minds_nobody(new):
             async with db.connection() as connection:
                 return Created(run=await _insert(connection, new))
         async with db.transaction() as connection:
@@ -164,12 +164,27 @@ async def create(db: Database, new: NewRun) -> Created:
         raise Conflict(f"run {new.run_id} exists already") from error
 
 
+async def create_all(db: Database, new: Sequence[NewRun]) -> list[Created]:
+    """Accepts all of the runs or none, in one transaction and in this order.
+
+    Each has a thread of its own that it makes: nobody else can hold a lock that this waits for.
+    Raises Conflict (a run's id is taken).
+    """
+    try:
+        async with db.transaction() as connection:
+            return [await create_within(connection, one) for one in new]
+    except psycopg.errors.UniqueViolation as error:
+        raise Conflict("one of the runs exists already") from error
+
+
 async def create_within(connection: Connection, new: NewRun) -> Created:
     """Accepts a run inside the caller's transaction.
 
     Locks the thread: whoever holds other locks than a thread's must have taken that one before.
     Raises ThreadNotFound, ThreadBusy (strategy ``reject``), NothingToResume.
     """
+    if _minds_nobody(new):
+        return Created(await _insert(connection, new))
     if new.if_not_exists == "create":
         cursor = await connection.execute(
             _ENSURE_THREAD, {"thread_id": new.thread_id} | _new_thread(new)
@@ -180,6 +195,11 @@ async def create_within(connection: Connection, new: NewRun) -> Created:
             return Created(await _insert(connection, replace(new, allowed=None)))
     stopped = await _make_way(connection, new)
     return Created(await _insert(connection, new), **stopped)
+
+
+def _minds_nobody(new: NewRun) -> bool:
+    """Whether what else is on the thread does not matter: then one statement does it all."""
+    return new.multitask_strategy is MultitaskStrategy.ENQUEUE and new.answers is None
 
 
 async def _insert(connection: Connection, new: NewRun) -> RunRow:

@@ -10,6 +10,7 @@ from actors.child.protocol import END_MARK, WAKE_CHANNEL
 from actors.events import OVER
 from persistence import runs
 from persistence.lifecycle import FAIL, INTERRUPT, TIME_OUT, CancelAction
+from tests.persistence.sample import refuse
 
 NOWHERE = "00000000-0000-0000-0000-000000000000"
 AGENT = "fe096781-5601-53d2-b2f6-0d3403f7e9ca"
@@ -504,6 +505,20 @@ async def test_a_batch_is_checked_as_a_whole(client) -> None:
     assert (await client.post("/threads/search", {})).json == []
     answer = await client.post("/runs/batch", [good, good])
     assert [run["status"] for run in answer.json] == ["pending", "pending"]
+
+
+async def test_a_batch_is_accepted_as_a_whole(client, stage) -> None:
+    good = {"assistant_id": "agent", "on_completion": "keep", "multitask_strategy": "reject"}
+    lost = {"assistant_id": "agent", "metadata": {"lost": True}}
+    await refuse(stage.database, "INSERT ON runs", "NEW.metadata ? 'lost'")
+    answer = await client.post("/runs/batch", [good, lost, good])
+    assert answer.status == 503
+    for table in ("runs", "threads"):
+        assert await stage.database.fetch_all(f"SELECT 1 FROM {table}") == []
+    answer = await client.post("/runs/batch", [good, {"assistant_id": "agent"}, good])
+    made = [run["run_id"] for run in answer.json]
+    # Nobody was told of what came to nothing.
+    assert [await stage.next_message() for _ in made] == made
 
 
 async def test_many_waits_hold_no_database_connection(house, stage) -> None:

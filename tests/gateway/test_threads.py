@@ -5,6 +5,8 @@ import uuid
 
 import pytest
 
+from actors.dispatch import PROJECT_FAILED
+
 NOWHERE = "00000000-0000-0000-0000-000000000000"
 MISSING = {"detail": f"Thread with ID {NOWHERE} not found"}
 
@@ -73,6 +75,9 @@ async def test_search_pages_and_says_whether_more_follow(client) -> None:
     assert (await client.post("/threads/search", {"ids": made[:2]})).json != []
     assert (await client.post("/threads/count", {"metadata": {"n": 3}})).json == 1
     assert (await client.post("/threads/count", {"status": "busy"})).json == 0
+    assert (await client.post("/threads/count", {"ids": [*made[:2], NOWHERE]})).json == 2
+    assert (await client.post("/threads/count", {"ids": []})).json == 5
+    assert (await client.post("/threads/count", {"ids": ["x"]})).status == 422
     for wrong in ({"limit": 0}, {"limit": 1001}, {"offset": -1}, {"status": "x"}, {"ids": ["x"]}):
         assert (await client.post("/threads/search", wrong)).status == 422
 
@@ -137,6 +142,11 @@ async def test_supersteps_that_cannot_be_taken(client, stage) -> None:
         400,
         {"detail": "Node n does not exist"},
     )
+    assert len((await client.post("/threads/search", {})).json) == 1  # that of the 201
+    failed = asyncio.create_task(client.post("/threads", body))
+    await stage.inspect(PROJECT_FAILED, {"detail": "Graph 'agent' failed"})
+    assert (await failed).status == 201
+    assert (await failed).json["detail"].endswith("updating the state: Graph 'agent' failed")
     for wrong in ([{}], [{"updates": [{"values": {}}]}], "x", None):
         assert (await client.post("/threads", {"supersteps": wrong})).status == 422
 

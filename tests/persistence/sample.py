@@ -38,6 +38,20 @@ async def claim(db: Database, run_id: UUID, owner: str = OWNER) -> ClaimedRun:
     return claimed
 
 
+async def refuse(db: Database, what: str, when: str) -> None:
+    """Lets Postgres give up, as if it went down, over such a change.
+
+    what: ``INSERT ON runs``. when: a condition on ``OLD`` or ``NEW``.
+    """
+    await db.execute(
+        """CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'going down' USING ERRCODE = '57P01'; END $$"""
+    )
+    await db.execute(
+        f"CREATE TRIGGER refuse BEFORE {what} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION refuse()"
+    )
+
+
 async def column(db: Database, table: str, name: str, key: UUID) -> Any:
     row = await db.fetch_one(f'SELECT "{name}" AS v FROM {table}s WHERE {table}_id = %s', [key])
     return None if row is None else row["v"]

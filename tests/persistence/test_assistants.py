@@ -8,8 +8,9 @@ import pytest
 
 from persistence import assistants
 from persistence.engine import Database
-from persistence.errors import AssistantNotFound, Conflict, NotFound
+from persistence.errors import AssistantNotFound, Conflict, NotFound, Unavailable
 from tests.persistence.sample import create as create_run
+from tests.persistence.sample import refuse
 
 
 async def test_every_graph_has_one_from_the_start(db: Database) -> None:
@@ -87,3 +88,12 @@ async def test_delete_with_threads(db: Database) -> None:
     assert deleted.count == 1
     assert await db.fetch_all("SELECT 1 FROM assistant_versions") == []
     assert len(await db.fetch_all("SELECT 1 FROM threads")) == 1
+
+
+async def test_it_does_not_go_without_its_threads(db: Database) -> None:
+    made = await assistants.create(db, uuid4(), "echo")
+    run = await create_run(db, assistant_id=made.assistant_id)
+    await refuse(db, "DELETE ON threads", f"OLD.thread_id = '{run.thread_id}'")
+    with pytest.raises(Unavailable):
+        await assistants.delete(db, made.assistant_id, delete_threads=True)
+    assert await assistants.get(db, made.assistant_id) == made

@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypedDict
 from uuid import UUID, uuid4
 
 import pytest
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.graph import StateGraph
 from psycopg import AsyncConnection
@@ -12,11 +13,11 @@ from psycopg.rows import dict_row
 
 from persistence import checkpoints, runs, threads
 from persistence.engine import Database
-from persistence.errors import ThreadNotFound
+from persistence.errors import HistoryNeeded, ThreadNotFound, Unavailable
 from persistence.lifecycle import SUCCEED
 from persistence.runs import Settlement
 from persistence.ttl import Ttl, TtlStrategy
-from tests.persistence.sample import claim, create, new_run
+from tests.persistence.sample import claim, create, new_run, refuse
 
 SHORT = Ttl(0.0001)
 """Six milliseconds."""
@@ -41,6 +42,22 @@ async def converse(url: str, thread_id: UUID, turns: int = 1) -> Any:
         for _ in range(turns):
             await graph.ainvoke({"said": ["a" * 1000]}, config)
         return (await graph.aget_state(config)).values
+
+
+async def converse_in_deltas(url: str, thread_id: UUID) -> None:
+    """The same with a channel whose value is made of its history."""
+
+    class Log(TypedDict, total=False):
+        log: Annotated[list[Any], DeltaChannel(lambda old, new: old + list(new))]
+
+    async with await AsyncConnection.connect(
+        url, autocommit=True, prepare_threshold=0, row_factory=dict_row
+    ) as connection:
+        builder = StateGraph(Log)
+        builder.add_node("node", lambda state: {"log": ["b"]})
+        builder.set_entry_point("node")
+        graph = builder.compile(checkpointer=AsyncPostgresSaver(connection))
+        await graph.ainvoke({"log": ["a"]}, {"configurable": {"thread_id": str(thread_id)}})
 
 
 async def rows_of(db: Database, table: str, thread_id: UUID) -> int:
@@ -147,6 +164,36 @@ async def test_keep_latest_leaves_the_state_and_nothing_else(
     await expired(db, thread.thread_id)
     assert await threads.prune_expired(db) == 1
     assert len((await converse(database_url, thread.thread_id, turns=0))["said"]) == 8
+
+
+@pytest.mark.parametrize("prune", [threads.keep_latest, threads.delete_many])
+async def test_what_is_pruned_at_once_is_pruned_whole_or_not_at_all(
+    db: Database, database_url: str, prune: Any
+) -> None:
+    made = sorted([(await threads.create(db, uuid4(), {})).thread_id for _ in range(2)])
+    for thread_id in made:
+        await converse(database_url, thread_id)
+    # Postgres gives up over the second one.
+    await refuse(db, "DELETE ON checkpoints", f"OLD.thread_id = '{made[1]}'")
+    with pytest.raises(Unavailable):
+        await prune(db, made)
+    for thread_id in made:
+        assert (await threads.get(db, thread_id)).thread_id == thread_id
+        assert await rows_of(db, "checkpoints", thread_id) == 3
+    await db.execute("DROP TRIGGER refuse ON checkpoints")
+    await prune(db, [*made, uuid4()])
+    left = [await rows_of(db, "checkpoints", thread_id) for thread_id in made]
+    assert left == ([1, 1] if prune is threads.keep_latest else [0, 0])
+
+
+async def test_history_that_one_needs_saves_that_of_all(db: Database, database_url: str) -> None:
+    plain, needing = sorted([(await threads.create(db, uuid4(), {})).thread_id for _ in range(2)])
+    for thread_id in (plain, needing):
+        await converse(database_url, thread_id)
+    await converse_in_deltas(database_url, needing)
+    with pytest.raises(HistoryNeeded):
+        await threads.keep_latest(db, [plain, needing])
+    assert await rows_of(db, "checkpoints", plain) == 3
 
 
 async def test_a_sweep_takes_a_small_batch(db: Database) -> None:
