@@ -8,14 +8,15 @@ the run goes on, and the client comes back to another gateway).
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import structlog
 from aiohttp import web
 
 from gateway.context import Context
+from gateway.routing import Call
 
 log = structlog.get_logger()
 
@@ -31,6 +32,42 @@ class ClientGone(Exception):
 
 class Closing(Exception):
     """The gateway stops; the answer is ended early."""
+
+
+async def serve(
+    call: Call,
+    pieces: AsyncGenerator[bytes, None],
+    *,
+    headers: Mapping[str, str],
+    heartbeat: bytes,
+    on_disconnect: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+) -> web.StreamResponse:
+    """Sends the pieces until there are no more, the client leaves or the gateway stops.
+
+    ``heartbeat`` is sent every ``stream_heartbeat_seconds``. ``on_disconnect`` is started when the
+    client left, and only then.
+    """
+    answer = LongResponse(call.context, call.request, headers, heartbeat)
+    try:
+        async with answer, contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if piece:
+                    await answer.send(piece)
+            await answer.finish()
+    except Closing:
+        # A cut line brings clients back with their cursor. After an end that looks whole they ask
+        # for the run's status, and if it has ended meanwhile they miss what it said in between.
+        answer.hang_up()
+    except (asyncio.CancelledError, ClientGone) as left:
+        if on_disconnect is not None:
+            call.context.background.start(on_disconnect())
+        if isinstance(left, asyncio.CancelledError):
+            raise
+    except Exception:
+        # Headers are out: a cut line is the only way left to say that this is not the end.
+        log.exception("answer broken", path=call.request.path)
+        answer.hang_up()
+    return answer.response
 
 
 class LongResponse:

@@ -1,19 +1,15 @@
 """Event log → ``text/event-stream``: frames as the SDKs read them, one write a batch."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import structlog
 from aiohttp import web
 
 from actors.events import GAP_EVENT, Event
-from gateway.long_response import ClientGone, Closing, LongResponse
+from gateway.long_response import serve
 from gateway.routing import Call
-
-log = structlog.get_logger()
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 
@@ -87,27 +83,13 @@ async def send_frames(
     on_disconnect: Callable[[], Coroutine[Any, Any, Any]] | None = None,
 ) -> web.StreamResponse:
     """Sends what is ready to be sent, one write a piece; see ``stream``."""
-    answer = LongResponse(call.context, call.request, {**_HEADERS, **headers}, HEARTBEAT)
-    try:
-        async with answer, contextlib.aclosing(frames):
-            async for piece in frames:
-                if piece:
-                    await answer.send(piece)
-            await answer.finish()
-    except Closing:
-        # A cut line brings clients back with their cursor. After an end that looks whole they ask
-        # for the run's status, and if it has ended meanwhile they miss what it said in between.
-        answer.hang_up()
-    except (asyncio.CancelledError, ClientGone) as left:
-        if on_disconnect is not None:
-            call.context.background.start(on_disconnect())
-        if isinstance(left, asyncio.CancelledError):
-            raise
-    except Exception:
-        # Headers are out: a cut line is the only way left to say that this is not the end.
-        log.exception("stream broken", path=call.request.path)
-        answer.hang_up()
-    return answer.response
+    return await serve(
+        call,
+        frames,
+        headers={**_HEADERS, **headers},
+        heartbeat=HEARTBEAT,
+        on_disconnect=on_disconnect,
+    )
 
 
 def _generator(batches: AsyncIterator[list[Event]]) -> AsyncGenerator[list[Event], None]:

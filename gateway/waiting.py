@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
-import structlog
 from aiohttp import web
 
-from gateway.long_response import ClientGone, Closing, LongResponse
+from gateway.long_response import serve
 from gateway.routing import Call
 from persistence.errors import Unavailable
-
-log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -33,24 +30,18 @@ async def wait_for_end(
 
     Holds no database connection meanwhile. ``on_disconnect`` is started when the client left.
     """
-    content = {"Content-Type": "application/json", **headers}
-    answer = LongResponse(call.context, call.request, content, _HEARTBEAT)
-    try:
-        async with answer:
-            await call.context.events.ended(str(run_id))
-            await answer.send(await when_available(result))
-            await answer.finish()
-    except Closing:
-        answer.hang_up()
-    except (asyncio.CancelledError, ClientGone) as left:
-        if on_disconnect is not None:
-            call.context.background.start(on_disconnect())
-        if isinstance(left, asyncio.CancelledError):
-            raise
-    except Exception:
-        log.exception("wait broken", path=call.request.path)
-        answer.hang_up()
-    return answer.response
+
+    async def answer() -> AsyncGenerator[bytes, None]:
+        await call.context.events.ended(str(run_id))
+        yield await when_available(result)
+
+    return await serve(
+        call,
+        answer(),
+        headers={"Content-Type": "application/json", **headers},
+        heartbeat=_HEARTBEAT,
+        on_disconnect=on_disconnect,
+    )
 
 
 async def when_available(read: Callable[[], Awaitable[T]]) -> T:
