@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import os
 
-SCENARIOS = ["idle", "ends", "throughput", "burning", "share"]
+SCENARIOS = ["idle", "ends", "throughput", "burning", "share", "cancel"]
 
 
 def main() -> None:

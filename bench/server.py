@@ -18,6 +18,16 @@ Rows = list[tuple[str, str]]
 BURN_RUNS = 16
 BURN_SECONDS = 0.5
 PROBE_SECONDS = 5.0
+STUCK = {
+    "endless loop in a thread": {"what": "loop", "on_loop": False},
+    "endless loop on the loop": {"what": "loop", "on_loop": True},
+    "time.sleep in a thread": {"what": "sleep", "on_loop": False},
+    "time.sleep on the loop": {"what": "sleep", "on_loop": True},
+    "regex that keeps the GIL in a thread": {"what": "regex", "on_loop": False},
+    "regex that keeps the GIL on the loop": {"what": "regex", "on_loop": True},
+}
+STUCK_SECONDS = 2.0
+"""How long a run is stuck before somebody cancels it; by then its worker has noticed."""
 SCENARIO_SECONDS = 600.0
 """A scenario that takes longer has met a server that hangs."""
 
@@ -144,12 +154,43 @@ async def share(target: Target) -> Rows:
     ]
 
 
+async def cancel(target: Target) -> Rows:
+    """From the request to cancel a run that does not come back to the answer that it has ended."""
+    rows = []
+    for label, given in STUCK.items():
+        took = [await _cancel_stuck(target, given) for _ in range(max(1, target.samples // 20))]
+        rows.append((f"cancel: {label}", milliseconds(took)))
+    return rows
+
+
+async def _cancel_stuck(target: Target, given: dict[str, Any]) -> float:
+    request = {"assistant_id": "stuck", "input": given, "stream_mode": "updates"}
+    async with connect(target) as connection, connect(target) as other:
+        thread = json.loads(await other.request("POST", "/threads", {}))["thread_id"]
+        stream = connection.stream("POST", f"/threads/{thread}/runs/stream", request)
+        seen = b""
+        async for part in stream:
+            seen += part
+            if b'"begin"' in seen:
+                break
+        await asyncio.sleep(STUCK_SECONDS)
+        (run,) = json.loads(await other.request("GET", f"/threads/{thread}/runs"))
+        path = f"/threads/{thread}/runs/{run['run_id']}"
+        started = time.perf_counter()
+        await other.request("POST", f"{path}/cancel?wait=true", {})
+        took = time.perf_counter() - started
+        if (run := json.loads(await other.request("GET", path)))["status"] != "interrupted":
+            raise ScenarioFailed(f"the run was not stopped: {run}")
+        return took
+
+
 SCENARIOS: dict[str, Callable[[Target], Awaitable[Rows]]] = {
     "idle": idle,
     "ends": ends,
     "throughput": throughput,
     "burning": burning,
     "share": share,
+    "cancel": cancel,
 }
 
 

@@ -1,6 +1,8 @@
-"""What the benchmarks run: nothing to speak of, CPU in a thread, CPU on the loop, and waiting."""
+"""What the benchmarks run: nothing to speak of, CPU in a thread, CPU on the loop, and waiting; and
+code that ends only when it is stopped."""
 
 import asyncio
+import re
 import time
 from typing import TypedDict
 
@@ -60,6 +62,44 @@ async def pause(state: Clock) -> Clock:
     return {**state, "ended_at": time.time()}
 
 
+class Stuck(TypedDict):
+    """What the last node does (see ``ENDLESS``), and whether it does it on the loop."""
+
+    what: str
+    on_loop: bool
+
+
+def loop_endlessly() -> None:
+    """Plain Python: an exception can stop it between two bytecodes."""
+    while True:
+        pass
+
+
+ENDLESS = {
+    "loop": loop_endlessly,
+    "sleep": lambda: time.sleep(86_400),
+    "regex": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),  # one C call, which keeps the GIL
+}
+
+
+async def breathe(state: Stuck) -> None:
+    """Long enough for the event of the node before to be on its way."""
+    await asyncio.sleep(0.2)
+
+
+async def get_stuck(state: Stuck) -> None:
+    """Does not come back: on the loop, or in a thread."""
+    if state["on_loop"]:
+        ENDLESS[state["what"]]()
+    else:
+        await asyncio.to_thread(ENDLESS[state["what"]])
+
+
+async def begin(state: Stuck) -> Stuck:
+    """Is told to the client as soon as it has ended."""
+    return state
+
+
 _trivial = StateGraph(Count)
 for _before, _name in ((START, "a"), ("a", "b"), ("b", "c")):
     _trivial.add_node(_name, step)
@@ -69,4 +109,7 @@ trivial = _trivial.compile()
 burn = StateGraph(Seconds).add_node("burn", burn_in_thread).add_edge(START, "burn").compile()
 stall = StateGraph(Seconds).add_node("stall", burn_on_loop).add_edge(START, "stall").compile()
 clock = StateGraph(Clock).add_node("pause", pause).add_edge(START, "pause").compile()
+stuck = (
+    StateGraph(Stuck).add_sequence([begin, breathe, get_stuck]).add_edge(START, "begin").compile()
+)
 wait = StateGraph(Seconds).add_node("wait", sleep).add_edge(START, "wait").compile()
