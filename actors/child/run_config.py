@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
+from pydantic import AliasChoices, AliasPath, BaseModel
 
 from actors.child.user import User
 
@@ -94,8 +95,9 @@ def without_place(config: RunnableConfig) -> RunnableConfig:
 def context(graph: "Pregel[Any, Any, Any, Any]", kwargs: Mapping[str, Any]) -> Any:
     """The run's context: what was sent as ``context`` or as ``configurable``.
 
-    Keys that a dataclass schema does not know are dropped. Without a schema it is None when nothing
-    was sent.
+    Keys that the schema does not name are dropped: ``configurable`` is shared with others, and a
+    schema that forbids what it does not know must not fail for that. Without a schema it is None
+    when nothing was sent.
     """
     configurable = (kwargs.get("config") or {}).get("configurable") or {}
     mirrored = {
@@ -118,11 +120,37 @@ def _configurable(kwargs: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _known(context: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """What the schema takes: a dataclass takes its own fields only, others judge themselves."""
-    if not dataclasses.is_dataclass(schema):
+    """What the schema names of it; all of it when the schema names nothing, or takes anything."""
+    names = _names(schema)
+    if names is None:
         return dict(context)
-    known = {entry.name for entry in dataclasses.fields(schema) if entry.init}
-    return {key: value for key, value in context.items() if key in known}
+    return {key: value for key, value in context.items() if key in names}
+
+
+def _names(schema: Any) -> frozenset[str] | None:
+    """The keys by which the schema takes values. None: whatever the key is."""
+    if dataclasses.is_dataclass(schema):
+        return frozenset(entry.name for entry in dataclasses.fields(schema) if entry.init)
+    if hasattr(schema, "__required_keys__"):  # a TypedDict, whichever module's
+        return frozenset(schema.__required_keys__ | schema.__optional_keys__)
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return None
+    if schema.model_config.get("extra") == "allow":
+        return None
+    aliases = (field.validation_alias for field in schema.model_fields.values())
+    named = (alias for alias in aliases if alias is not None)
+    return frozenset((*schema.model_fields, *(key for alias in named for key in _keys(alias))))
+
+
+def _keys(alias: str | AliasPath | AliasChoices) -> Iterator[str]:
+    """The keys of a body in which a field with that alias may be found."""
+    if isinstance(alias, str):
+        yield alias
+    elif isinstance(alias, AliasPath):
+        yield str(alias.path[0])
+    else:
+        for choice in alias.choices:
+            yield from _keys(choice)
 
 
 def durability(kwargs: Mapping[str, Any]) -> Literal["sync", "async", "exit"]:

@@ -326,16 +326,34 @@ class TestGiven:
         assert isinstance(found, User)
         assert (found.identity, found["role"]) == ("me", "admin")
 
+    @pytest.mark.parametrize("graph", ["given_model", "given_strict", "given_keyed"])
     @pytest.mark.parametrize(
-        "body",
+        ("body", "unknown"),
         [
-            {"context": {"model": "m", "unknown": 1}},
-            {"config": {"configurable": {"model": "m", "unknown": 1}}},
+            ({"context": {"model": "m", "unknown": 1}}, None),
+            ({"config": {"configurable": {"model": "m", "unknown": 1}}}, 1),
+        ],
+        ids=["context", "configurable"],
+    )
+    async def test_a_context_has_what_its_schema_names(
+        self, graph: str, body: dict[str, Any], unknown: Any
+    ) -> None:
+        frames = await Executed(graph).run({"input": {}, **body})
+        assert frames[-1][1] == {"seen": {"context": {"model": "m"}, "unknown": unknown}}
+
+    @pytest.mark.parametrize(
+        ("graph", "sent", "seen"),
+        [
+            ("given_open", {"model": "m", "unknown": 1}, {"model": "m", "unknown": 1}),
+            ("given_aliased", {"Model": "m", "deep": 2}, {"model": "m", "depth": 2}),
+            ("given_aliased", {"Model": "m", "sizes": [3]}, {"model": "m", "depth": 3}),
         ],
     )
-    async def test_a_model_sees_values_sent_either_way(self, body: dict[str, Any]) -> None:
-        frames = await Executed("given_model").run({"input": {}, **body})
-        assert frames[-1] == ["values", {"seen": {"model": "m"}}]
+    async def test_a_schema_may_take_other_names_than_its_own(
+        self, graph: str, sent: dict[str, Any], seen: dict[str, Any]
+    ) -> None:
+        frames = await Executed(graph).run({"input": {}, "context": sent})
+        assert frames[-1][1]["seen"]["context"] == seen
 
     async def test_a_context_the_model_refuses_fails_the_run(self) -> None:
         frames = await Executed("given_model").run({"input": {}, "context": {"model": [1]}})

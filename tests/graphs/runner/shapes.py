@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
-from pydantic import BaseModel
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
 
 class Trail(TypedDict, total=False):
@@ -473,11 +473,45 @@ class Place(BaseModel):
     model: str = "default"
 
 
-def _place(state: Given, runtime: Runtime[Place]) -> Given:
-    return {"seen": runtime.context.model_dump()}
+class StrictPlace(Place, extra="forbid"):
+    """One that takes nothing else."""
 
 
-_placing = StateGraph(Given, context_schema=Place)
-_placing.add_node("place", _place)
-_placing.add_edge(START, "place")
-given_model = _placing.compile()
+class OpenPlace(Place, extra="allow"):
+    """One that takes anything."""
+
+
+class AliasedPlace(BaseModel):
+    """One whose values are sent by other names than its own."""
+
+    model: str = Field(alias="Model")
+    depth: int = Field(default=1, validation_alias=AliasChoices("deep", AliasPath("sizes", 0)))
+
+
+class KeyedPlace(TypedDict, total=False):
+    """One that is a plain mapping."""
+
+    model: str
+
+
+def _placing(schema: type[Any]) -> StateGraph[Given, Any]:
+    def place(state: Given, config: RunnableConfig, runtime: Runtime[Any]) -> Given:
+        found = runtime.context
+        return {
+            "seen": {
+                "context": found.model_dump() if isinstance(found, BaseModel) else found,
+                "unknown": config["configurable"].get("unknown"),
+            }
+        }
+
+    placing = StateGraph(Given, context_schema=schema)
+    placing.add_node("place", place)
+    placing.add_edge(START, "place")
+    return placing
+
+
+given_model = _placing(Place).compile()
+given_strict = _placing(StrictPlace).compile()
+given_open = _placing(OpenPlace).compile()
+given_aliased = _placing(AliasedPlace).compile()
+given_keyed = _placing(KeyedPlace).compile()
