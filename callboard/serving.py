@@ -6,7 +6,7 @@ from callboard import __version__, user_code
 from callboard.config import Project
 from callboard.errors import StartError
 from gateway.app import create_app
-from gateway.asgi import StartupFailed
+from gateway.asgi_lifespan import StartupFailed
 from gateway.server import serve as serve_app
 from gateway.settings import GatewaySettings
 from persistence.engine import Database

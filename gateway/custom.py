@@ -17,7 +17,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.asgi import Asgi, Lifespan, Message, Receive, Running, Scope, Send, scope_of
+from gateway.asgi import Asgi, Message, Receive, Scope, Send, scope_of
+from gateway.asgi_lifespan import Lifespan
+from gateway.asgi_running import Running
 from gateway.auth.user import AnyUser
 from gateway.errors import Refusal, refusal
 from gateway.http_options import HttpOptions

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from langgraph_sdk import Auth
 
-from gateway.asgi import StartupFailed
+from gateway.asgi_lifespan import StartupFailed
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
 from tests.gateway.conftest import Client, House
