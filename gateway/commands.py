@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 
 from gateway.admission import create, permit, prepare
 from gateway.errors import Unprocessable, refusal
-from gateway.protocol import STREAM_MODES, unknown_channels
+from gateway.protocol import STREAM_MODES
 from gateway.routing import Call
+from gateway.subscription import unknown_channels
 from gateway.wire.body import checked
 from gateway.wire.runs import RunCreate
 from persistence import threads

@@ -11,8 +11,8 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from gateway.commands import CommandRefused, carry_out, failure, malformed, success
-from gateway.protocol import Subscription, subscription
 from gateway.routing import Call
+from gateway.subscription import Subscription, subscription
 from gateway.thread_following import ThreadEvents
 
 log = structlog.get_logger()

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,24 +14,16 @@ from pydantic import TypeAdapter
 
 from actors.events import START, Event
 from gateway import stopping
-from gateway.a2a import (
+from gateway.a2a import V03, V1, Ended, Form, Speech, State, Task, card, task_of
+from gateway.a2a_incoming import (
     NOT_CANCELABLE,
     NOT_SUPPORTED,
     TASK_NOT_FOUND,
-    V03,
-    V1,
-    Ended,
-    Form,
     Incoming,
-    Speech,
-    State,
-    Task,
-    card,
     context_of,
     incoming,
     number,
     task_id,
-    task_of,
 )
 from gateway.admission import admit, find_assistant, permit
 from gateway.errors import BadRequest, refusal
@@ -67,22 +60,33 @@ _RUN = TypeAdapter(RunCreate)
 _CARD = Response("The agent's card, for both versions of the protocol.", dict[str, Any])
 _LARGEST_PAGE = 100
 
-_SEND, _STREAM, _RESUBSCRIBE = "send", "stream", "subscribe"
-_GET, _CANCEL, _LIST, _SHOW_CARD = "get", "cancel", "list", "card"
-_METHODS: Mapping[str, tuple[str, Form]] = {
-    "SendMessage": (_SEND, V1),
-    "SendStreamingMessage": (_STREAM, V1),
-    "SubscribeToTask": (_RESUBSCRIBE, V1),
-    "GetTask": (_GET, V1),
-    "CancelTask": (_CANCEL, V1),
-    "ListTasks": (_LIST, V1),
-    "GetExtendedAgentCard": (_SHOW_CARD, V1),
-    "message/send": (_SEND, V03),
-    "message/stream": (_STREAM, V03),
-    "tasks/resubscribe": (_RESUBSCRIBE, V03),
-    "tasks/get": (_GET, V03),
-    "tasks/cancel": (_CANCEL, V03),
-    "agent/getAuthenticatedExtendedCard": (_SHOW_CARD, V03),
+
+class _Does(StrEnum):
+    """What a method asks for, in either form."""
+
+    SEND = "send"
+    STREAM = "stream"
+    FOLLOW = "follow"
+    GET = "get"
+    CANCEL = "cancel"
+    LIST = "list"
+    SHOW_CARD = "show card"
+
+
+_METHODS: Mapping[str, tuple[_Does, Form]] = {
+    "SendMessage": (_Does.SEND, V1),
+    "SendStreamingMessage": (_Does.STREAM, V1),
+    "SubscribeToTask": (_Does.FOLLOW, V1),
+    "GetTask": (_Does.GET, V1),
+    "CancelTask": (_Does.CANCEL, V1),
+    "ListTasks": (_Does.LIST, V1),
+    "GetExtendedAgentCard": (_Does.SHOW_CARD, V1),
+    "message/send": (_Does.SEND, V03),
+    "message/stream": (_Does.STREAM, V03),
+    "tasks/resubscribe": (_Does.FOLLOW, V03),
+    "tasks/get": (_Does.GET, V03),
+    "tasks/cancel": (_Does.CANCEL, V03),
+    "agent/getAuthenticatedExtendedCard": (_Does.SHOW_CARD, V03),
 }
 
 
@@ -148,7 +152,7 @@ async def message(call: Call, assistant_id: str) -> web.StreamResponse:
         if request.method not in _METHODS:
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}")
         does, form = _METHODS[request.method]
-        kind = "text/event-stream" if does in (_STREAM, _RESUBSCRIBE) else "application/json"
+        kind = "text/event-stream" if does in (_Does.STREAM, _Does.FOLLOW) else "application/json"
         if not accepts(call.request.headers.get("Accept"), kind):
             return answer({"error": f"Accept must allow {kind}"}, status=400)
         return await _answer(call, assistant_id, request, does, form)
@@ -188,25 +192,25 @@ class _Exchange:
 
 
 async def _answer(
-    call: Call, assistant_id: str, request: Request, does: str, form: Form
+    call: Call, assistant_id: str, request: Request, does: _Does, form: Form
 ) -> web.StreamResponse:
     exchange = _Exchange(call, await find_assistant(call, assistant_id), request, form)
     match does:
-        case "send":
+        case _Does.SEND:
             return await _send(exchange)
-        case "stream":
+        case _Does.STREAM:
             return await _follow(exchange, await _start(exchange))
-        case "subscribe":
+        case _Does.FOLLOW:
             return await _follow(exchange, await _active(exchange))
-        case "get":
+        case _Does.GET:
             run = await _run(exchange, task_id(request.params.get("id")))
             task = await _task(call, run)
             return relay(exchange.told(form.task(task, exchange.history)))
-        case "cancel":
+        case _Does.CANCEL:
             return await _cancel(exchange)
-        case "list":
+        case _Does.LIST:
             return relay(exchange.told(await _list(exchange)))
-        case _:
+        case _Does.SHOW_CARD:
             shown = card(exchange.assistant, _url(call, exchange.assistant))
             return relay(exchange.told(shown))
 

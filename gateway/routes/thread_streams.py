@@ -12,11 +12,11 @@ from aiohttp import web
 from actors.events import GAP_EVENT, LIVE, START, Event
 from gateway.commands import carry_out, malformed
 from gateway.errors import BadRequest, Unprocessable
-from gateway.protocol import ALLOWED, Subscription, subscription, unknown_channels
 from gateway.protocol_socket import ProtocolSocket
 from gateway.responses import Response, events
 from gateway.routing import Call, Routes
 from gateway.sse import frame, send_frames
+from gateway.subscription import ALLOWED, Subscription, subscription, unknown_channels
 from gateway.thread_following import ThreadEvents, run_frames
 from gateway.wire.answers import answer
 from gateway.wire.streams import (

@@ -10,7 +10,8 @@ import pytest
 from langgraph_sdk import Auth
 
 from actors.dispatch import CANCEL_CHANNEL
-from gateway.a2a import Ended, Speech, State, incoming, task_of
+from gateway.a2a import Ended, Speech, State, task_of
+from gateway.a2a_incoming import incoming
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
 from gateway.jsonrpc import RpcError

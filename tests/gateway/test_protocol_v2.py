@@ -19,10 +19,9 @@ from gateway.protocol import (
     milliseconds_of,
     seq_at,
     seq_of,
-    subscription,
     tree,
-    unknown_channels,
 )
+from gateway.subscription import subscription, unknown_channels
 from persistence import runs
 from persistence.lifecycle import FAIL, INTERRUPT, SUCCEED, RunStatus
 from persistence.thread_runs import StartedRun
