@@ -28,6 +28,11 @@ def serve(
         dispatcher=dispatcher,
         events=events,
         graph_ids=frozenset(project.graphs),
+        descriptions={
+            name: graph.description
+            for name, graph in project.graphs.items()
+            if graph.description is not None
+        },
         version=__version__,
         store_config=project.store,
         webhooks=project.webhooks,

@@ -1,7 +1,7 @@
 """The application: its parts, what surrounds every request, and its routes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Protocol, runtime_checkable
 
@@ -83,6 +83,7 @@ def create_app(
     events: EventReader,
     graph_ids: frozenset[str],
     version: str,
+    descriptions: Mapping[str, str] | None = None,
     webhooks: WebhookPolicy = WebhookPolicy(),  # noqa: B008  # frozen
     thread_ttl: Ttl | None = None,
     store_config: StoreConfig = StoreConfig(),  # noqa: B008  # frozen
@@ -92,6 +93,7 @@ def create_app(
 ) -> web.Application:
     """Composes the gateway. Opens and closes the parts that can be, with the application.
 
+    descriptions: what the project says of some graphs, for their assistants.
     webhooks: which ones clients may name. thread_ttl: of threads for which clients name none.
     store_config: what the project says about its store. access: who may call and do what; None:
     everybody everything. http: what is served where. custom: the project's own ASGI application.
@@ -133,6 +135,7 @@ def create_app(
         webhooks=webhooks,
         thread_ttl=thread_ttl,
         store=store_config,
+        descriptions=descriptions or {},
         access=access,
         http=http,
     )
@@ -176,7 +179,7 @@ async def _ensure_assistants(context: Context) -> None:
     """Every graph has an assistant from the start; a database that is away is tried again."""
     while True:
         try:
-            await ensure_system(context.database, context.graph_ids)
+            await ensure_system(context.database, context.graph_ids, context.descriptions)
             return context.started.set()
         except Unavailable:
             log.warning("the database is not available, trying again")

@@ -1,7 +1,7 @@
 """What every request handler is given, and how it is opened and closed."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -113,6 +113,8 @@ class Context:
     thread_ttl: Ttl | None = None
     """Of threads whose client names none."""
     store: StoreConfig = field(default_factory=StoreConfig)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    """Graph id → what the project says of it; not of every graph."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when every graph has its assistant."""
     background: Background = field(default_factory=Background)

@@ -6,7 +6,7 @@ from uuid import UUID
 import orjson
 import structlog
 
-from actors.dispatch import PROJECT_FAILED
+from actors.dispatch import PROJECT_FAILED, InspectorUnavailable
 from gateway.auth.user import stamps
 from gateway.errors import ProjectFailed
 from gateway.routing import Call
@@ -40,13 +40,14 @@ def graph_id_of(thread: ThreadHead | ThreadRow) -> str | None:
 
 
 async def remember_state(call: Call, thread_id: UUID, graph_id: str) -> None:
-    """Lets the thread's row show the state that it has now, after an update by no run."""
-    args = {"thread_id": str(thread_id), "graph_id": graph_id}
-    status, body = await ask(call, "values", args)
-    if status != 200:
-        log.warning("state updated, but not readable", thread_id=str(thread_id), status=status)
+    """Lets the thread's row show the state that it has now, after an update by no run.
+
+    If nobody can read it the row stays as it was: the update is done all the same.
+    """
+    read = await _read(call, "values", {"thread_id": str(thread_id), "graph_id": graph_id})
+    if read is None:
         return
-    state = orjson.loads(body)
+    state = orjson.loads(read)
     await threads.record_state(
         call.context.database,
         thread_id,
@@ -59,7 +60,21 @@ async def remember_state(call: Call, thread_id: UUID, graph_id: str) -> None:
 async def tell_followers(call: Call, thread_id: UUID, graph_id: str) -> None:
     """Tells those who follow the thread that its state has changed, by no run."""
     args = {"thread_id": str(thread_id), "graph_id": graph_id, "checkpoint": {}, "subgraphs": False}
-    status, state = await ask(call, "state", args)
-    if status == 200:
+    state = await _read(call, "state", args)
+    if state is not None:
         told = b'{"state":%b,"thread_id":"%b"}' % (state, str(thread_id).encode())
         await call.context.events.note_update(thread_id, told)
+
+
+async def _read(call: Call, op: str, args: dict[str, Any]) -> bytes | None:
+    """What was asked for; None when it cannot be had, and the log says why."""
+    try:
+        status, body = await ask(call, op, args)
+    except (InspectorUnavailable, ProjectFailed) as error:
+        status, body = 503, str(error).encode()
+    if status == 200:
+        return body
+    log.warning(
+        "state updated, but not readable", thread_id=args["thread_id"], status=status, reason=body
+    )
+    return None

@@ -82,19 +82,28 @@ SELECT {_ASSISTANT_ROW} FROM changed
 """
 
 
-async def ensure_system(db: Database, graph_ids: Collection[str]) -> None:
-    """Makes the assistant that every graph has from the start, where it is missing."""
+async def ensure_system(
+    db: Database, graph_ids: Collection[str], descriptions: Mapping[str, str] | None = None
+) -> None:
+    """Makes the assistant that every graph has from the start, where it is missing.
+
+    descriptions: graph id → what the project says of the graph. An assistant that says something
+    else gets a new version; of one that the project does not describe, it stays.
+    """
     for graph_id in sorted(graph_ids):
-        await _insert(
+        assistant_id, description = system_id(graph_id), (descriptions or {}).get(graph_id)
+        made = await _insert(
             db,
-            system_id(graph_id),
+            assistant_id,
             graph_id,
             name=graph_id,
-            description=None,
+            description=description,
             config={},
             context={},
             metadata={"created_by": "system"},
         )
+        if made is None and description is not None:
+            await _change(db, assistant_id, _DESCRIBED_OTHERWISE, {"description": description})
 
 
 async def _insert(
@@ -193,8 +202,9 @@ SELECT {_ASSISTANT_ROW} FROM changed
 """
 
 _LOCK = """
-SELECT 1 FROM assistants WHERE assistant_id = %(assistant_id)s AND {visible} FOR NO KEY UPDATE
+SELECT 1 FROM assistants WHERE assistant_id = %(assistant_id)s AND {which} FOR NO KEY UPDATE
 """
+_DESCRIBED_OTHERWISE = "description IS DISTINCT FROM %(description)s"
 
 
 async def patch(
@@ -213,8 +223,7 @@ async def patch(
 
     Raises AssistantNotFound.
     """
-    params = {
-        "assistant_id": assistant_id,
+    changes = {
         "graph_id": graph_id,
         "name": name,
         "description": description,
@@ -223,14 +232,29 @@ async def patch(
         "metadata": JsonText(dumps(metadata or {})),
     }
     condition, filters = clause("metadata", allowed)
-    async with db.transaction() as connection:
-        lock = _LOCK.format(visible=condition)
-        if await (await connection.execute(lock, params | filters)).fetchone() is None:
-            raise AssistantNotFound(assistant_id)
-        row = await (await connection.execute(_PATCH, params)).fetchone()
-    if row is None:
+    changed = await _change(db, assistant_id, condition, changes | filters)
+    if changed is None:
         raise AssistantNotFound(assistant_id)
-    return _assistant_row(row)
+    return changed
+
+
+_UNCHANGED: Mapping[str, Any] = {
+    **dict.fromkeys(("graph_id", "name", "description", "config", "context")),
+    "metadata": JsonText(b"{}"),
+}
+
+
+async def _change(
+    db: Database, assistant_id: UUID, which: str, changes: Mapping[str, Any]
+) -> AssistantRow | None:
+    """Makes a new version if the condition holds. changes: parameters of both statements."""
+    params = {**_UNCHANGED, **changes, "assistant_id": assistant_id}
+    async with db.transaction() as connection:
+        locked = await connection.execute(_LOCK.format(which=which), params)
+        if await locked.fetchone() is None:
+            return None
+        row = await (await connection.execute(_PATCH, params)).fetchone()
+    return None if row is None else _assistant_row(row)
 
 
 _VERSIONS = """

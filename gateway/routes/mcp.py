@@ -9,7 +9,7 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 from gateway.admission import admit, permit
-from gateway.errors import NotFound, refusal
+from gateway.errors import NotFound, ProjectFailed, refusal
 from gateway.inspection import ask
 from gateway.jsonrpc import (
     INVALID_PARAMS,
@@ -155,7 +155,7 @@ async def _page(call: Call, offset: int) -> list[AssistantRow]:
 
 
 async def _schemas(call: Call, rows: list[AssistantRow]) -> list[Any]:
-    """The schemas of the assistants' input; None for a graph that has none or cannot be loaded.
+    """The schemas of the assistants' input; None for a graph that has none or cannot be made.
 
     Assistants that differ in nothing that makes their graph are asked for once.
     """
@@ -167,7 +167,10 @@ async def _schemas(call: Call, rows: list[AssistantRow]) -> list[Any]:
 
 
 async def _schema(call: Call, graph_id: str, config: bytes) -> Any:
-    status, body = await ask(
-        call, "schemas", {"graph_id": graph_id, "config": orjson.loads(config)}
-    )
+    try:
+        status, body = await ask(
+            call, "schemas", {"graph_id": graph_id, "config": orjson.loads(config)}
+        )
+    except ProjectFailed:
+        return None
     return orjson.loads(body).get("input_schema") if status == 200 else None

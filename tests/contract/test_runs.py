@@ -34,6 +34,7 @@ async def test_every_graph_has_an_assistant(client: LangGraphClient) -> None:
     assistants = await client.assistants.search(metadata={"created_by": "system"})
     graph_ids = sorted(assistant["graph_id"] for assistant in assistants)
     assert graph_ids == ["chat", "pi", "pipeline"]
+    assert all(assistant["description"] for assistant in assistants)
     schemas = await client.assistants.get_schemas(assistants[0]["assistant_id"])
     assert schemas["input_schema"]
     drawing = await client.assistants.get_graph(assistants[0]["assistant_id"])

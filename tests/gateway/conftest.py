@@ -1,7 +1,7 @@
 """A gateway over real Postgres and Redis, and a worker that tests play by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -298,6 +298,7 @@ class House:
         http: HttpOptions | None = None,
         access: Access | None = None,
         custom: Asgi | None = None,
+        descriptions: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> tuple[Client, Callable[[], Coroutine[Any, Any, None]]]:
         """A running gateway and what stops it."""
@@ -312,6 +313,7 @@ class House:
             events=RedisEventReader(self.redis_url, database),
             graph_ids=GRAPHS,
             version="0",
+            descriptions=descriptions,
             store_config=store_config,
             webhooks=webhooks or WebhookPolicy(),
             thread_ttl=thread_ttl,

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from langgraph_sdk import Auth
 
+from actors.dispatch import PROJECT_FAILED
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
 from gateway.mcp import call_result
@@ -50,6 +51,22 @@ async def listed(client: Client, stage: Stage, *schemas: Any, cursor: Any = None
     assert answer["id"] == 0
     result: dict[str, Any] = answer["result"]
     return result
+
+
+async def test_what_the_project_says_of_a_graph_is_said_of_its_tool_and_agent(
+    house: House, stage: Stage
+) -> None:
+    client = await house.gateway(descriptions={"agent": "Answers questions"})
+    tools = (await listed(client, stage, SCHEMA, SCHEMA))["tools"]
+    described = {tool["name"]: tool["description"] for tool in tools}
+    assert described == {
+        "agent": "Answers questions",
+        "other": "Tool based on the other assistant",
+    }
+    [agent] = (await client.post("/assistants/search", {"graph_id": "agent"})).json
+    assert agent["description"] == "Answers questions"
+    card = (await client.get(f"/a2a/{agent['assistant_id']}")).json
+    assert card["description"] == card["skills"][0]["description"] == "Answers questions"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +155,10 @@ async def test_assistants_are_tools(client: Client, stage: Stage) -> None:
 
 async def test_what_cannot_take_arguments_is_no_tool(client: Client, stage: Stage) -> None:
     assert (await listed(client, stage, None, {"type": "integer"})) == {"tools": []}
+    asking = asyncio.create_task(rpc(client, "tools/list"))
+    await stage.inspect(PROJECT_FAILED, {"detail": "its factory raised"})
+    await stage.inspect(200, {"input_schema": SCHEMA})
+    assert len((await asking).json["result"]["tools"]) == 1
 
 
 async def test_tools_come_in_pages_and_no_name_twice(client: Client, stage: Stage) -> None:

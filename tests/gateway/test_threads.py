@@ -253,6 +253,14 @@ async def test_a_state_update_shows_on_the_thread(client, stage) -> None:
     assert (thread["status"], thread["values"]) == ("interrupted", {"a": 1})
 
 
+async def test_a_state_that_nobody_can_read_is_updated_all_the_same(client, stage) -> None:
+    thread_id = await client.thread(metadata={"graph_id": "agent"})
+    answer = asyncio.create_task(client.post(f"/threads/{thread_id}/state", {"values": {"a": 1}}))
+    await stage.inspect(200, {"checkpoint_id": "c2"})
+    await stage.inspect(PROJECT_FAILED, {"detail": "Graph 'agent' failed"})
+    assert ((await answer).status, (await answer).json) == (200, {"checkpoint_id": "c2"})
+
+
 async def test_the_inspectors_refusals_are_relayed(client, stage) -> None:
     thread_id = await client.thread(metadata={"graph_id": "agent"})
     body = {"values": {}, "as_node": "x"}

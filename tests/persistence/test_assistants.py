@@ -22,6 +22,34 @@ async def test_every_graph_has_one_from_the_start(db: Database) -> None:
     assert (found[0].version, found[0].description) == (1, None)
 
 
+async def test_the_project_describes_its_graphs(db: Database) -> None:
+    key = assistants.system_id("a")
+
+    async def start(**descriptions: str) -> assistants.AssistantRow:
+        starting = (assistants.ensure_system(db, {"a", "b"}, descriptions) for _ in range(4))
+        await asyncio.gather(*starting)
+        return await assistants.get(db, key)
+
+    assert (await start()).description is None
+    described = await start(a="Answers\0")
+    assert (described.version, described.description) == (2, "Answers\ufffd")
+    assert (described.name, orjson.loads(described.metadata)) == ("a", {"created_by": "system"})
+    assert await start(a="Answers\0") == described
+    assert await start(b="Asks") == described  # a client may have said so, for all we know
+    assert (await assistants.get(db, assistants.system_id("b"))).version == 2
+    assert (await start(a="")).description == ""
+    await assistants.patch(db, key, description="a client's")
+    assert (await start(a="Sings")).description == "Sings"
+    versions = [(row.version, row.description) for row in await assistants.versions(db, key)]
+    assert versions == [
+        (5, "Sings"),
+        (4, "a client's"),
+        (3, ""),
+        (2, "Answers\ufffd"),
+        (1, None),
+    ]
+
+
 async def test_made_once(db: Database) -> None:
     made = await assistants.create(db, uuid4(), "echo", metadata={"a": "\0"}, name="n\0")
     assert (made.name, orjson.loads(made.metadata)) == ("n\ufffd", {"a": "\ufffd"})
