@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 
 from actors.dispatch import Dispatcher
-from actors.events import EventEnds
+from actors.events import End, EventEnds
 from persistence.lifecycle import RunStatus
 from persistence.runs import Released, Settled
 
@@ -54,13 +54,13 @@ async def announce(ending: Ending, ends: EventEnds, dispatcher: Dispatcher) -> N
     """Ends the run's stream if it is over, and sends the next in line. Never raises for Redis."""
     if ending.status is not RunStatus.PENDING:
         status = ending.status or RunStatus.INTERRUPTED
-        told = status in _ERRORS and ending.error is not None
-        error = orjson.dumps(ending.error) if told else None
-        run_id, attempt = str(ending.run_id), ending.attempt
-        end = ends.end(run_id, attempt, status.value, error, ending.events)
+        is_error = status in _ERRORS and ending.error is not None
+        error = orjson.dumps(ending.error) if is_error else None
+        end = End(str(ending.run_id), ending.attempt, status.value, error, ending.events)
+        told = ends.end(end)
     else:
-        end = asyncio.sleep(0)
+        told = asyncio.sleep(0)
     if ending.next_run_id is None:
-        await end
+        await told
     else:
-        await asyncio.gather(end, dispatcher.run(ending.next_run_id))
+        await asyncio.gather(told, dispatcher.run(ending.next_run_id))

@@ -28,7 +28,7 @@ from actors.child.protocol import (
     WAKE_CHANNEL,
     events_key,
 )
-from actors.events import THREAD_MARK
+from actors.events import THREAD_MARK, End
 from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
@@ -46,12 +46,10 @@ _AFTER_OUTAGE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _End:
-    run_id: str
-    attempt: int
-    status: str
-    error: bytes | None
-    events: int | None
+class _Waiting:
+    """An end on its way. given_up_at: by the loop's clock."""
+
+    end: End
     given_up_at: float
     noted: asyncio.Event = field(default_factory=asyncio.Event)
     """Written, or known that this will take long: no reason for the caller to wait."""
@@ -66,7 +64,7 @@ class RedisEventEnds:
     def __init__(self, redis_url: str, ttl: float) -> None:
         self._redis = redis_connections.client(redis_url, _COMMAND_SECONDS)
         self._ttl = max(1, int(ttl))
-        self._waiting: list[_End] = []
+        self._waiting: list[_Waiting] = []
         self._begun: dict[UUID, None] = {}
         self._any = asyncio.Event()
         self._idle = asyncio.Event()
@@ -95,25 +93,18 @@ class RedisEventEnds:
             self._begun[thread_id] = None
             self._any.set()
 
-    async def end(
-        self,
-        run_id: str,
-        attempt: int,
-        status: str,
-        error: bytes | None = None,
-        events: int | None = None,
-    ) -> None:
+    async def end(self, end: End) -> None:
         """See ``EventEnds.end``. Returns when it is written; soon, anyhow, if Redis is gone."""
         given_up_at = asyncio.get_running_loop().time() + _KEEP_SECONDS
-        end = _End(str(run_id), attempt, status, error, events, given_up_at)
-        self._waiting.append(end)
+        waiting = _Waiting(end, given_up_at)
+        self._waiting.append(waiting)
         self._idle.clear()
         self._any.set()
         if self._away:
             return
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await end.noted.wait()
+                await waiting.noted.wait()
         except TimeoutError:
             log.warning("end of run not yet written to redis", run_id=end.run_id)
 
@@ -131,23 +122,23 @@ class RedisEventEnds:
                 if self._away:
                     await self._redis.ping()
                     await asyncio.sleep(_AFTER_OUTAGE_SECONDS)
-                await self._send(batch, begun)
+                await self._send([waiting.end for waiting in batch], begun)
             except (RedisError, OSError) as error:
                 if not self._away:
                     log.warning("redis is away, ends of runs are kept", error=str(error))
                 self._away = True
-                for end in self._waiting:
-                    end.noted.set()
+                for waiting in self._waiting:
+                    waiting.noted.set()
                 self._forget_old()
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter
                 pause = min(pause * 2, _PAUSE_MAX)
                 continue
             self._away, pause = False, _PAUSE_MIN
             del self._waiting[: len(batch)]
-            for end in batch:
-                end.noted.set()
+            for waiting in batch:
+                waiting.noted.set()
 
-    async def _send(self, batch: list[_End], begun: list[UUID]) -> None:
+    async def _send(self, batch: list[End], begun: list[UUID]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
             for thread_id in begun:
                 _ = pipeline.publish(WAKE_CHANNEL, f"{THREAD_MARK}{thread_id}")
@@ -169,13 +160,13 @@ class RedisEventEnds:
 
     def _forget_old(self) -> None:
         now = asyncio.get_running_loop().time()
-        kept = [end for end in self._waiting if end.given_up_at > now][-_KEEP_ENDS:]
+        kept = [waiting for waiting in self._waiting if waiting.given_up_at > now][-_KEEP_ENDS:]
         if len(kept) < len(self._waiting):
             log.warning("gave up on ends of runs", runs=len(self._waiting) - len(kept))
         self._waiting = kept
 
 
-def _entries(end: _End) -> Iterator[dict[Any, Any]]:
+def _entries(end: End) -> Iterator[dict[Any, Any]]:
     """The error, if any, and the end. The first of them takes the number after the last event's."""
     attempt = str(end.attempt).encode()
     number = {} if end.events is None else {FIELD_SEQ: str(end.events + 1).encode()}

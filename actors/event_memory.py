@@ -17,7 +17,7 @@ from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_
 from actors.event_feed import Feed
 from actors.event_rows import RowWatch
 from actors.event_threads import ThreadWatch
-from actors.events import LIVE, START, UPDATE_EVENT, Event
+from actors.events import LIVE, START, UPDATE_EVENT, End, Event
 from actors.tasks import stop, supervise
 from persistence.engine import Database
 from persistence.runs import Finished
@@ -100,22 +100,14 @@ class MemoryEventLog:
         """See ``EventEnds.begin``."""
         self._threads.wake(thread_id)
 
-    async def end(
-        self,
-        run_id: str,
-        attempt: int,
-        status: str,
-        error: bytes | None = None,
-        events: int | None = None,
-    ) -> None:
+    async def end(self, end: End) -> None:
         """See ``EventEnds.end``."""
-        run_id = str(run_id)
-        log = self._log(run_id)
-        if error is not None:
-            self._append(log, "error", error, attempt, 0)
-        self._append(log, END_EVENT, orjson.dumps({"status": status}), attempt, 0)
-        self._close(run_id, log)
-        self._rows.forget(run_id)
+        log = self._log(end.run_id)
+        if end.error is not None:
+            self._append(log, "error", end.error, end.attempt, 0)
+        self._append(log, END_EVENT, orjson.dumps({"status": end.status}), end.attempt, 0)
+        self._close(end.run_id, log)
+        self._rows.forget(end.run_id)
 
     def over(self, run_id: UUID) -> None:
         """Ends the run's readers after what there is: the row is settled, or gone."""

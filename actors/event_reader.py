@@ -13,7 +13,7 @@ that is silent costs a share of one statement every few seconds.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
@@ -23,10 +23,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from actors import redis_connections
-from actors.child.protocol import END_EVENT, END_MARK, WAKE_CHANNEL, events_key
-from actors.event_cursor import FIRST, Cursor, Entry, EntryId, entry, format_id, parse_cursor
-from actors.event_feed import PAGE_BYTES, PAGE_EVENTS, Feed
+from actors.child.protocol import END_MARK, WAKE_CHANNEL, events_key
+from actors.event_cursor import FIRST, Cursor, Entry, entry, format_id, parse_cursor
 from actors.event_pages import entries_of, latest, page
+from actors.event_ring import RING_BYTES, RING_EVENTS, RunFeed
 from actors.event_rows import RowWatch
 from actors.event_threads import POLL_SECONDS, ThreadWatch
 from actors.event_updates import StateUpdates
@@ -41,11 +41,7 @@ log = structlog.get_logger(__name__)
 PAGE_CONNECTIONS = 8
 """For pages of subscribers who are behind, however many they are. Two more connections serve the
 whole process: one listens, one reads for all rings."""
-RING_EVENTS = 256
-RING_BYTES = 256 * 1024
-"""What one watched run keeps at hand, at most (a single greater event is kept none the less)."""
 
-_SMALL_PAGE = 8
 _FEEDS_PER_ROUND_TRIP = 64
 _ENTRIES_BEHIND = 8
 """How far back a cursor looks to learn its attempt and number: the entry itself, and a few more in
@@ -66,63 +62,6 @@ _QUIET_SECONDS = 3.0
 """A listener that heard nothing so long sends a ping, and after as long again gives up."""
 _COMMAND_SECONDS = 5.0
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
-
-
-class _Feed(Feed):
-    """One watched run: its ring, and how far it was read from the stream."""
-
-    def __init__(self, run_id: str, ring_events: int, ring_bytes: int) -> None:
-        super().__init__(ring_events, ring_bytes)
-        self.run_id = run_id
-        self.key = events_key(run_id)
-        self.readers = 0
-        self.placed = False
-        """Whether ``floor`` and ``last`` are known: the first reply from Redis tells."""
-        self.last = FIRST
-        """The ring holds every entry after ``floor``, up to this one."""
-        self.page = _SMALL_PAGE
-        """How many entries the next page has at most."""
-        self.terminal = False
-        """The row is terminal: a read that began after this was known, and found nothing, ends."""
-        self.failed = False
-        """The last read was refused, though Redis was there."""
-
-    def place(self, last: Sequence[Entry]) -> None:
-        """Begins after the stream's last entry, of which ``last`` consists if there is one.
-
-        Up to there the subscribers read for themselves.
-        """
-        self.placed = True
-        if last:
-            self.floor = self.last = last[-1].at
-            self._note_end(last[-1])
-        self.tell()
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """Puts the next entries of the stream into the ring."""
-        for added in entries:
-            self._note_end(added)
-        self.last = entries[-1].at
-        self.keep(entries)
-
-    def held_after(self, at: EntryId) -> list[Entry] | None:
-        """The next entries after a place, from the ring; None for who has fallen out of it."""
-        return None if at < self.floor else self.after(at)
-
-    def measure(self, entries: Sequence[Entry]) -> None:
-        """Fits the next page to what came: as heavy, and never more than twice as many.
-
-        What comes may be much greater than what came; the few of a small page are bearable.
-        """
-        if entries:
-            average = sum(found.size for found in entries) // len(entries) + 1
-            many = min(PAGE_EVENTS, max(_SMALL_PAGE, 2 * len(entries)))
-            self.page = max(1, min(many, PAGE_BYTES // average))
-
-    def _note_end(self, added: Entry) -> None:
-        if added.event.name == END_EVENT:
-            self.over = True
-            self.ended.set()
 
 
 class RedisEventReader:
@@ -146,8 +85,8 @@ class RedisEventReader:
         self._behind = asyncio.Semaphore(page_connections)
         self._ring_events = ring_events
         self._ring_bytes = ring_bytes
-        self._feeds: dict[str, _Feed] = {}
-        self._dirty: dict[_Feed, None] = {}
+        self._feeds: dict[str, RunFeed] = {}
+        self._dirty: dict[RunFeed, None] = {}
         self._woken = asyncio.Event()
         self._reachable = True
         self._changed_at = 0.0
@@ -231,11 +170,11 @@ class RedisEventReader:
         await self._updates.note(thread_id, data)
 
     @contextmanager
-    def _watching(self, run_id: str, *, reading: bool, over: bool = False) -> Iterator[_Feed]:
+    def _watching(self, run_id: str, *, reading: bool, over: bool = False) -> Iterator[RunFeed]:
         run_id = str(UUID(run_id))  # an odd one must not fail the statement that asks for many
         feed = self._feeds.get(run_id)
         if feed is None:
-            feed = self._feeds[run_id] = _Feed(run_id, self._ring_events, self._ring_bytes)
+            feed = self._feeds[run_id] = RunFeed(run_id, self._ring_events, self._ring_bytes)
         feed.watchers += 1
         feed.readers += reading
         feed.terminal |= over
@@ -253,7 +192,7 @@ class RedisEventReader:
                 self._dirty.pop(feed, None)
                 self._rows.forget(run_id)
 
-    async def _cursor(self, feed: _Feed, after: str) -> Cursor | None:
+    async def _cursor(self, feed: RunFeed, after: str) -> Cursor | None:
         """The subscriber's place. None when there is nothing after it and never will be."""
         at = parse_cursor(after)
         if at == FIRST:
@@ -276,7 +215,7 @@ class RedisEventReader:
             cursor.at = at or cursor.at
             return None if ended else cursor
 
-    async def _page(self, feed: _Feed, cursor: Cursor) -> list[Entry] | None:
+    async def _page(self, feed: RunFeed, cursor: Cursor) -> list[Entry] | None:
         """The next entries for a cursor before the ring; None while Redis is away.
 
         Nothing there although the ring is ahead: it was trimmed or flushed. The cursor goes on at
@@ -301,7 +240,7 @@ class RedisEventReader:
 
     # ── what moves the feeds ─────────────────────────────────────────────────────────────────────
 
-    def _wake(self, feed: _Feed) -> None:
+    def _wake(self, feed: RunFeed) -> None:
         self._dirty[feed] = None
         self._woken.set()
 
@@ -397,7 +336,7 @@ class RedisEventReader:
                 for feed, reply, is_final, count in zip(batch, replies, final, asked, strict=True):
                     self._arrived(feed, reply, is_final, count)
 
-    async def _replies(self, batch: list[_Feed]) -> list[Any]:
+    async def _replies(self, batch: list[RunFeed]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipeline:
             for feed in batch:
                 if feed.placed:
@@ -406,7 +345,7 @@ class RedisEventReader:
                     _ = pipeline.xrevrange(feed.key, "+", "-", count=1)
             return await pipeline.execute(raise_on_error=False)
 
-    def _arrived(self, feed: _Feed, reply: Any, final: bool, count: int) -> None:
+    def _arrived(self, feed: RunFeed, reply: Any, final: bool, count: int) -> None:
         if self._feeds.get(feed.run_id) is not feed:
             return  # the last watcher left meanwhile
         feed.failed = isinstance(reply, RedisError)

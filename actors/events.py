@@ -42,6 +42,21 @@ THREAD_MARK, UPDATE_MARK = "thread ", "update "
 """What a wake-up begins with that names a thread: a run of it started, its state was updated."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a run's readers are told last.
+
+    error: JSON bytes ``{"error": class, "message": text}``. events: how many the attempt wrote, if
+    that is known: readers then see whether the last of them are missing.
+    """
+
+    run_id: str
+    attempt: int
+    status: str
+    error: bytes | None = None
+    events: int | None = None
+
+
 class EventReader(Protocol):
     """The gateway's side. Every subscriber is a cursor; slow ones cost a cursor, not memory."""
 
@@ -101,18 +116,9 @@ class EventEnds(Protocol):
         """Wakes who follows the thread: a run of it has started. Neither waits nor raises."""
         ...
 
-    async def end(
-        self,
-        run_id: str,
-        attempt: int,
-        status: str,
-        error: bytes | None = None,
-        events: int | None = None,
-    ) -> None:
+    async def end(self, end: End) -> None:
         """Appends the ``error`` event, if any, and the end marker, and wakes all readers.
 
-        error: JSON bytes ``{"error": class, "message": text}``. events: how many the attempt wrote,
-        if that is known: readers then see whether the last of them are missing. Never raises for a
-        Redis that is gone: readers find the end in the row.
+        Never raises for a Redis that is gone: readers find the end in the row.
         """
         ...

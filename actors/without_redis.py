@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from actors.errors import InspectorUnavailable
+from actors.events import End
 
 
 def _nothing() -> None:
@@ -47,12 +48,5 @@ class MuteEnds:
     def begin(self, thread_id: UUID) -> None:
         """See ``EventEnds.begin``: followers find the run by looking."""
 
-    async def end(
-        self,
-        run_id: str,
-        attempt: int,
-        status: str,
-        error: bytes | None = None,
-        events: int | None = None,
-    ) -> None:
+    async def end(self, end: End) -> None:
         """See ``EventEnds.end``."""

@@ -29,7 +29,7 @@ from actors.event_ends import RedisEventEnds
 from actors.event_feed import PAGE_BYTES
 from actors.event_memory import MemoryEventLog
 from actors.event_reader import RedisEventReader
-from actors.events import GAP_EVENT, LIVE, START, Event, EventEnds, EventReader
+from actors.events import GAP_EVENT, LIVE, START, End, Event, EventEnds, EventReader
 from persistence.engine import Database
 from persistence.settings import DatabaseSettings
 
@@ -235,7 +235,7 @@ async def test_events_come_in_order_and_the_end_is_the_end(carrier: Carrier, row
         await writer.put(run_id, 1, "values", data(number))
     await subscription.seen(11)
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "error", b'{"error":"E","message":"m"}')
+    await ends.end(End(run_id, 1, "error", b'{"error":"E","message":"m"}'))
     events = await subscription.finished()
     assert numbers(events) == list(range(10))
     assert events[-1].name == "error"
@@ -250,7 +250,7 @@ async def test_who_comes_late_sees_the_same(carrier: Carrier, rows: Rows) -> Non
     for number in range(300):
         await writer.put(run_id, 1, "values", data(number))
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     events = await collect(reader, run_id)
     assert numbers(events) == list(range(300))
     assert numbers(await collect(reader, run_id, "-1")) == list(range(300))
@@ -272,7 +272,7 @@ async def test_live_means_what_comes_from_now_on(carrier: Carrier, rows: Rows) -
         number += 1
         await writer.put(run_id, 1, "values", data(number))
         await asyncio.sleep(0.005)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     got = numbers(await live.finished())
     assert got == list(range(got[0], number + 1))
     assert got[0] >= 1
@@ -285,7 +285,7 @@ async def test_an_id_that_is_none_replays_nothing(carrier: Carrier, rows: Rows, 
     run_id = await rows.running()
     await writer.put(run_id, 1, "values", data(0))
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert await collect(reader, run_id, after) == []
 
 
@@ -295,7 +295,7 @@ async def test_any_id_is_a_place(carrier: Carrier, rows: Rows, after: str, count
     run_id = await rows.running()
     await writer.put(run_id, 1, "values", data(0))
     await writer.put(run_id, 1, "values", data(1))
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert len(numbers(await collect(reader, run_id, after))) == count
 
 
@@ -309,7 +309,7 @@ async def test_a_stale_attempt_is_not_heard(carrier: Carrier, rows: Rows) -> Non
     await writer.put(run_id, 1, "values", data(2))
     await writer.put(run_id, 2, "values", data(11))
     await writer.put(run_id, 1, "values", data(3))
-    await ends.end(run_id, 2, "success")
+    await ends.end(End(run_id, 2, "success"))
     events = await subscription.finished()
     assert numbers(events) == [0, 1, 10, 11]
     assert numbers(await collect(reader, run_id)) == [0, 1, 10, 11]
@@ -402,7 +402,7 @@ async def test_ended_tells_the_end(carrier: Carrier, rows: Rows) -> None:
     waiting = [asyncio.create_task(reader.ended(run_id)) for _ in range(5)]
     await asyncio.sleep(0.2)
     assert not any(task.done() for task in waiting)
-    await ends.end(run_id, 1, "success")  # the row stays active: only the mark can have told
+    await ends.end(End(run_id, 1, "success"))  # the row stays active: only the mark can have told
     async with asyncio.timeout(_LONG):
         await asyncio.gather(*waiting)
 
@@ -453,7 +453,7 @@ async def test_great_events_behind_small_ones_come_one_by_one(carrier: Carrier, 
         data(number)[:8] for number in range(160)
     ]
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
 
 
 async def test_nobody_who_left_is_remembered(carrier: Carrier, rows: Rows) -> None:
@@ -497,7 +497,7 @@ async def test_joining_at_any_moment_leaves_no_gap(carrier: Carrier, rows: Rows)
                 joined.append((0, Subscription(reader, run_id)))
         await asyncio.sleep(0.005)
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert len(joined) == 100
     assert numbers(await first.finished()) == list(range(total))
     for start, subscription in joined:
@@ -512,7 +512,7 @@ async def test_what_was_pushed_out_is_marked(database: Database, rows: Rows) -> 
     run_id = await rows.running()
     for number in range(25):
         await log.put(run_id, 1, "values", data(number))
-    await log.end(run_id, 1, "success")
+    await log.end(End(run_id, 1, "success"))
     events = await collect(log, run_id)
     assert events[0].name == GAP_EVENT
     assert events[0].data == b'{"missed":16}'
@@ -526,7 +526,7 @@ async def test_memory_forgets_after_the_end(database: Database, rows: Rows) -> N
     run_id = await rows.running()
     await log.put(run_id, 1, "values", data(0))
     await rows.settle(run_id)
-    await log.end(run_id, 1, "success")
+    await log.end(End(run_id, 1, "success"))
     await asyncio.sleep(0.01)
     assert await collect(log, run_id) == []
     assert log._logs == {}
@@ -554,7 +554,7 @@ async def test_a_batch_sent_twice_is_seen_once(
         await writer.put(run_id, 1, "values", data(seq), seq=seq)
     events = await subscription.seen(6)
     middle = Subscription(reader, run_id, events[3].id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert numbers(await subscription.finished()) == [1, 2, 3, 4, 5, 6]
     assert numbers(await middle.finished()) == [5, 6]
     assert numbers(await collect(await make_reader(), run_id)) == [1, 2, 3, 4, 5, 6]
@@ -566,7 +566,7 @@ async def test_two_ends_are_one(
     run_id = await rows.running()
     await writer.put(run_id, 1, "values", data(0))
     for _ in range(2):
-        await ends.end(run_id, 1, "error", b'{"error":"E","message":"m"}')
+        await ends.end(End(run_id, 1, "error", b'{"error":"E","message":"m"}'))
     names = [event.name for event in await collect(await make_reader(), run_id)]
     assert names == ["values", "error"]
     assert 0 < await writer.redis.ttl(events_key(run_id)) <= 60
@@ -588,7 +588,7 @@ async def test_who_reads_slowly_falls_out_of_the_ring_and_loses_nothing(
     assert len(feed.entries) <= 8
     assert feed.floor > (0, 0)
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     async for batch in slow:
         seen += batch
     assert numbers(seen) == list(range(500))
@@ -606,7 +606,7 @@ async def test_great_events_are_read_in_small_pages(
         await quick.seen(number + 1)
     batches = [batch async for batch in _until(reader.follow(run_id), 40)]
     assert max(sum(len(event.data) for event in batch) for batch in batches[1:]) < 400_000
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
 
 
 async def _until(batches: AsyncIterator[list[Event]], count: int) -> AsyncIterator[list[Event]]:
@@ -631,7 +631,7 @@ async def test_a_burst_is_heard_whole_by_who_keeps_up(
     await burst.flush(run_id)
     await burst.close()
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     events = await subscription.finished()
     assert [event.data for event in events] == [data(number) for number in range(25_000)]
 
@@ -649,7 +649,7 @@ async def test_what_was_trimmed_is_marked(
     for number in range(10, 50):
         await writer.put(run_id, 1, "values", data(number))
     await writer.redis.xtrim(events_key(run_id), maxlen=5, approximate=False)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     events = await collect(reader, run_id)
     assert [event.name for event in events] == [GAP_EVENT] + ["values"] * 5
     assert events[0].data == b'{"missed":45}'
@@ -671,7 +671,7 @@ async def test_a_flush_in_mid_stream_is_marked(
     await writer.redis.flushdb()
     await writer.clock_passes(last.id)
     await writer.put(run_id, 1, "values", data(4), seq=5)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     events = await subscription.finished()
     assert numbers(events) == [0, 1, 2, 4]
     assert events[3].name == GAP_EVENT
@@ -685,7 +685,7 @@ async def test_a_gap_that_the_writer_marked_is_marked_once(
     await writer.put(run_id, 1, "values", data(1), seq=1)
     await writer.put(run_id, 1, GAP_EVENT, b'{"missed":3}', seq=4)
     await writer.put(run_id, 1, "values", data(5), seq=5)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     events = await collect(await make_reader(), run_id)
     assert [event.name for event in events] == ["values", GAP_EVENT, "values"]
 
@@ -700,7 +700,7 @@ async def test_two_gateways_tell_the_same(
     last = list(await here.seen(50))[49]
     moved = Subscription(other, run_id, last.id)
     await writing
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert await here.finished() == await there.finished()
     assert numbers(here.events[:50] + await moved.finished()) == list(range(200))
 
@@ -721,7 +721,7 @@ async def test_a_thousand_subscribers_share_a_few_connections(
     for run_id in run_ids:
         await writer.put(run_id, 1, "values", data(50))
         await rows.settle(run_id)
-        await ends.end(run_id, 1, "success")
+        await ends.end(End(run_id, 1, "success"))
     for subscription in subscriptions:
         assert numbers(await subscription.finished()) == list(range(51))
     assert reader._feeds == {}
@@ -741,7 +741,7 @@ async def test_killed_subscriptions_come_back(
         await writer.redis.client_kill_filter(_type="pubsub")
     await writing
     await writer.redis.client_kill_filter(_type="pubsub")
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     for subscription in subscriptions:
         assert numbers(await subscription.finished()) == list(range(300))
     await rows.settle(run_id)
@@ -823,7 +823,7 @@ async def test_a_restart_in_mid_stream_leaves_no_gap(
         seq = number + 1
         await persistently(lambda n=number, s=seq: writer.put(run_id, 1, "values", data(n), seq=s))
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     for subscription in [*subscriptions, late]:
         assert numbers(await subscription.finished()) == list(range(200))
     await starting
@@ -850,7 +850,7 @@ async def test_what_a_graph_process_held_back_comes_before_the_end(
         await writer.put(run_id, 1, "values", data(number))
     await asyncio.sleep(0.5)
     await rows.settle(run_id)
-    await ends.end(run_id, 1, "error", b'{"error":"E","message":"m"}')
+    await ends.end(End(run_id, 1, "error", b'{"error":"E","message":"m"}'))
     await valkey.start()
     events = await subscription.finished()
     assert numbers(events) == list(range(200))
@@ -881,7 +881,7 @@ async def test_a_run_that_ends_while_redis_is_away_ends_its_streams(
     await asyncio.sleep(0.5)
     await rows.settle(run_id)
     async with asyncio.timeout(_LONG):
-        await ends.end(run_id, 1, "success")
+        await ends.end(End(run_id, 1, "success"))
         await waiting
     assert numbers(await reading.finished()) == [0]
     for other in others:
@@ -951,7 +951,7 @@ async def test_a_database_that_is_away_ends_nothing(
     await writer.put(run_id, 1, "values", data(0))
     await subscription.seen(1)
     assert not waiting.done()
-    await ends.end(run_id, 1, "success")
+    await ends.end(End(run_id, 1, "success"))
     assert numbers(await subscription.finished()) == [0]
     await waiting
     await reader.close()

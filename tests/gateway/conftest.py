@@ -23,6 +23,7 @@ from actors.child.protocol import (
 from actors.dispatch import CANCEL_CHANNEL, RedisDispatcher, ask_key, pack_reply
 from actors.event_ends import RedisEventEnds
 from actors.event_reader import RedisEventReader
+from actors.events import End
 from actors.webhook_policy import WebhookPolicy
 from gateway.app import create_app
 from gateway.asgi import Asgi
@@ -216,7 +217,7 @@ class Stage:
         assert settled.ok
         status = str(settled.status or "rolled back")
         wire_error = None if error is None or move is INTERRUPT else orjson.dumps(error)
-        await self.ends.end(run_id, attempt, status, wire_error)
+        await self.ends.end(End(run_id, attempt, status, wire_error))
         return settled
 
     async def perform(self, run_id: str, *events: tuple[str, Any], values: Any = None) -> None:
