@@ -12,15 +12,10 @@ are stored again with each checkpoint although they did not change.
 """
 
 import asyncio
-import concurrent.futures
 import contextvars
 import copy
-import datetime
-import decimal
-import enum
-import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
@@ -37,12 +32,19 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from actors.child.checkpoint_rows import Fence, Rows, cells, checkpoint_row, cleaned
+from actors.child.checkpoint_values import (
+    SMALL_BYTES,
+    is_moved,
+    is_primitive,
+    is_small,
+    of_whole_task,
+)
 from actors.child.checkpoint_writer import (
     CONNECTION_WAIT_SECONDS,
     CheckpointWriter,
@@ -50,14 +52,11 @@ from actors.child.checkpoint_writer import (
     Put,
     StaleAttempt,
 )
-from actors.child.stop import Stopped
 
 __all__ = ["BatchingSaver", "PutTooLarge", "StaleAttempt"]
 
 T = TypeVar("T")
 
-MAX_INLINE_CHARACTERS = 4096
-"""Longer strings are stored as blobs, once per change."""
 HEAVY_BYTES = 256 * 1024
 """Larger puts go through a writer of their own, so that nobody else's wait for their transfer."""
 MAX_PUT_BYTES = 512 * 1024 * 1024
@@ -168,7 +167,7 @@ class BatchingSaver(AsyncPostgresSaver):
 
         await self._store(serialize, (blobs[channel] for channel in versions))
         for channel, version in versions.items():
-            if _is_moved(blobs[channel]):
+            if is_moved(blobs[channel]):
                 self._kept[str(thread_id), checkpoint_ns, channel] = version
         return {
             "configurable": {
@@ -186,7 +185,7 @@ class BatchingSaver(AsyncPostgresSaver):
         task_path: str = "",
     ) -> None:
         """Stores what a task wrote; returns when it is committed. Raises as ``aput`` does."""
-        configurable, writes = config["configurable"], _of_whole_task(writes)
+        configurable, writes = config["configurable"], of_whole_task(writes)
 
         def serialize() -> Rows:
             return Rows(
@@ -223,8 +222,8 @@ class BatchingSaver(AsyncPostgresSaver):
         to_write: ChannelVersions = {}
         for channel, value in checkpoint["channel_values"].items():
             version = checkpoint["channel_versions"].get(channel)
-            moved = _is_moved(value)
-            if _is_primitive(value) and not (moved and version is not None):
+            moved = is_moved(value)
+            if is_primitive(value) and not (moved and version is not None):
                 inline[channel] = value
                 continue
             blobs[channel] = value
@@ -340,7 +339,7 @@ class BatchingSaver(AsyncPostgresSaver):
                 self._load_writes(list(writes)),
             )
 
-        return load() if size <= _SMALL_BYTES else await self._in_thread(load)
+        return load() if size <= SMALL_BYTES else await self._in_thread(load)
 
     @asynccontextmanager
     async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
@@ -352,80 +351,3 @@ class BatchingSaver(AsyncPostgresSaver):
                     yield cursor
             else:
                 yield cursor
-
-
-_CUT_OFF = (asyncio.CancelledError, concurrent.futures.CancelledError, Stopped)
-
-
-def _of_whole_task(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """What may be stored of a task's writes: of one that was stopped, only that it was.
-
-    LangGraph hands over all that it has, which may be what the node returned without the edge that
-    was being chosen, and later takes a task with such writes for one that has finished: the graph
-    would end there, as if nothing were left to do.
-    """
-    if any(channel == ERROR and isinstance(value, _CUT_OFF) for channel, value in writes):
-        return [write for write in writes if write[0] in WRITES_IDX_MAP]
-    return writes
-
-
-def _is_primitive(value: object) -> bool:
-    """Whether the stock saver keeps the value in the checkpoint's own JSON."""
-    return value is None or isinstance(value, (str, int, float, bool))
-
-
-def _is_moved(value: object) -> bool:
-    """Whether the value is a primitive that we nevertheless keep as a blob."""
-    if isinstance(value, str):
-        return len(value) > MAX_INLINE_CHARACTERS or "\0" in value
-    if isinstance(value, float):
-        # jsonb has no NaN, and gives 1e22 back as an integer.
-        return not math.isfinite(value) or "e" in repr(float(value))
-    return False
-
-
-_SMALL_BYTES = 32 * 1024
-_SMALL_NODES = 200
-_SCALARS = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    uuid.UUID,
-    decimal.Decimal,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    enum.Enum,
-)
-
-
-def is_small(values: Iterable[Any]) -> bool:
-    """Whether serializing ``values`` is quicker than a hop to a thread and back. Errs towards no.
-
-    Looks at a few hundred objects at most.
-    """
-    size = seen = 0
-    rest = list(values)
-    while rest:
-        value = rest.pop()
-        seen += 1
-        parts: Collection[Any] = ()
-        if isinstance(value, (str, bytes, bytearray)):
-            size += len(value)
-        elif isinstance(value, (dict, list, tuple, set, frozenset)):
-            parts = value
-        elif isinstance(value, _SCALARS):
-            pass
-        elif isinstance(attributes := getattr(value, "__dict__", None), dict):
-            parts = attributes
-        elif isinstance(slots := getattr(type(value), "__slots__", None), tuple):
-            parts = [getattr(value, slot, None) for slot in slots]
-        else:
-            return False
-        if size > _SMALL_BYTES or seen + len(rest) + len(parts) > _SMALL_NODES:
-            return False
-        rest.extend(parts.items() if isinstance(parts, dict) else parts)
-    return True

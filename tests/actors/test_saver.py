@@ -25,8 +25,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from actors.child import checkpoint_writer
 from actors.child.checkpoint_rows import FLUSH, to_json
+from actors.child.checkpoint_values import is_small
 from actors.child.checkpoint_writer import RunRowLocked, WriterClosed
-from actors.child.saver import BatchingSaver, PutTooLarge, StaleAttempt, is_small
+from actors.child.saver import BatchingSaver, PutTooLarge, StaleAttempt
 from persistence.lifecycle import RunStatus
 from tests.actors.pools import returned
 
