@@ -19,7 +19,7 @@ from dramatiq.message import Message
 from redis.exceptions import RedisError
 
 from actors import redis_connections
-from actors.child.protocol import END_MARK, WAKE_CHANNEL
+from actors.child.event_names import END_MARK, WAKE_CHANNEL
 from actors.child.protocol import NO_STATE as NO_STATE
 from actors.child.protocol import PROJECT_FAILED as PROJECT_FAILED
 from actors.errors import InspectorUnavailable as InspectorUnavailable

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from actors.child.protocol import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, FIELD_SEQ
+from actors.child.event_names import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, FIELD_SEQ
 from actors.events import GAP_EVENT, LIVE, Event
 
 EntryId = tuple[int, int]

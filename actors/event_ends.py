@@ -18,7 +18,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from actors import redis_connections
-from actors.child.protocol import (
+from actors.child.event_names import (
     END_EVENT,
     END_MARK,
     FIELD_ATTEMPT,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from actors.child.protocol import END_EVENT
+from actors.child.event_names import END_EVENT
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
 from actors.event_feed import Feed
 from actors.event_rows import RowWatch

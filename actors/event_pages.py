@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from actors.child.protocol import FIELD_DATA
+from actors.child.event_names import FIELD_DATA
 from actors.event_cursor import Entry, EntryId, entry, format_id
 from actors.event_feed import PAGE_BYTES, PAGE_EVENTS
 

@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from actors import redis_connections
-from actors.child.protocol import END_MARK, WAKE_CHANNEL, events_key
+from actors.child.event_names import END_MARK, WAKE_CHANNEL, events_key
 from actors.event_cursor import FIRST, Cursor, Entry, entry, format_id, parse_cursor
 from actors.event_pages import entries_of, latest, page
 from actors.event_ring import RING_BYTES, RING_EVENTS, RunFeed

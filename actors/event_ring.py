@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actors.child.protocol import END_EVENT, events_key
+from actors.child.event_names import END_EVENT, events_key
 from actors.event_cursor import FIRST, Entry, EntryId
 from actors.event_feed import PAGE_BYTES, PAGE_EVENTS, Feed
 

@@ -13,7 +13,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from actors.child.protocol import FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, WAKE_CHANNEL
+from actors.child.event_names import FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, WAKE_CHANNEL
 from actors.event_cursor import FIRST, parse_cursor
 from actors.event_pages import entries_of, latest, page
 from actors.events import UPDATE_EVENT, UPDATE_MARK, Event

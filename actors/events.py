@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from actors.child.protocol import END_EVENT as END_EVENT
-from actors.child.protocol import GAP_EVENT as GAP_EVENT
+from actors.child.event_names import END_EVENT as END_EVENT
+from actors.child.event_names import GAP_EVENT as GAP_EVENT
 from persistence.thread_runs import StartedRun
 
 

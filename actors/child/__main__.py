@@ -39,9 +39,7 @@ _log = logging.getLogger(__name__)
 
 def main() -> None:
     """Lives until it has retired, or its worker is gone."""
-    pipe = Pipe(
-        _inherited_socket(),
-    )
+    pipe = Pipe(_inherited_socket())
     _die_with_parent()
     output.keep_apart()
     log_to_stderr()

@@ -7,7 +7,7 @@ thousands of small events. Pure.
 
 from collections.abc import Iterable, Mapping
 
-from actors.child.protocol import (
+from actors.child.event_names import (
     FIELD_ATTEMPT,
     FIELD_DATA,
     FIELD_NAME,

@@ -26,8 +26,8 @@ from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import RedisError
 
 from actors.child.event_command import append, pack
+from actors.child.event_names import GAP_EVENT
 from actors.child.event_retention import FRESH_BYTES, FRESH_SECONDS, Retention
-from actors.child.protocol import GAP_EVENT
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 import redis
 
+from actors.child.event_names import GAP_EVENT, WAKE_CHANNEL, events_key
 from actors.child.events import TOO_LARGE_EVENT, EventWriter
-from actors.child.protocol import GAP_EVENT, WAKE_CHANNEL, events_key
 
 RUN = "01890000-0000-7000-8000-000000000001"
 OTHER = "01890000-0000-7000-8000-000000000002"

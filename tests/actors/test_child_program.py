@@ -19,7 +19,8 @@ import pytest
 import redis
 
 from actors.child.board import Board
-from actors.child.protocol import Decoder, Frame, encode, events_key, unpack_parts
+from actors.child.event_names import events_key
+from actors.child.protocol import Decoder, Frame, encode, unpack_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHS = Path(__file__).resolve().parents[1] / "graphs" / "child"

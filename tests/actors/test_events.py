@@ -15,8 +15,7 @@ import pytest
 import redis.asyncio as redis
 
 from actors import event_reader
-from actors.child.events import EventWriter
-from actors.child.protocol import (
+from actors.child.event_names import (
     FIELD_ATTEMPT,
     FIELD_DATA,
     FIELD_NAME,
@@ -24,6 +23,7 @@ from actors.child.protocol import (
     WAKE_CHANNEL,
     events_key,
 )
+from actors.child.events import EventWriter
 from actors.dispatch import RedisDispatcher
 from actors.event_ends import RedisEventEnds
 from actors.event_feed import PAGE_BYTES

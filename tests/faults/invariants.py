@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import redis
 
-from actors.child.protocol import END_EVENT, FIELD_DATA, FIELD_NAME, events_key
+from actors.child.event_names import END_EVENT, FIELD_DATA, FIELD_NAME, events_key
 from persistence.lifecycle import CLAIM, MOVES
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import redis.asyncio as redis
 
-from actors.child.protocol import (
+from actors.child.event_names import (
     FIELD_ATTEMPT,
     FIELD_DATA,
     FIELD_NAME,

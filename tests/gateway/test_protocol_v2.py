@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.child.protocol import END_EVENT, events_key
+from actors.child.event_names import END_EVENT, events_key
 from actors.events import GAP_EVENT, Event
 from gateway.protocol import (
     EPOCH_MS,

@@ -6,7 +6,7 @@ import uuid
 import orjson
 import pytest
 
-from actors.child.protocol import END_MARK, WAKE_CHANNEL
+from actors.child.event_names import END_MARK, WAKE_CHANNEL
 from actors.events import OVER
 from persistence import runs
 from persistence.lifecycle import FAIL, INTERRUPT, TIME_OUT, CancelAction

@@ -2,7 +2,7 @@
 
 import redis.asyncio
 
-from actors.child.protocol import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, events_key
+from actors.child.event_names import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, events_key
 from actors.dispatch import RedisDispatcher
 
 
