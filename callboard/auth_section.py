@@ -1,14 +1,18 @@
 """The ``auth`` section of ``langgraph.json``: who says who calls and what they may do.
 
-"auth": {"path": "./security.py:auth", "disable_studio_auth": true}
+"auth": {
+    "path": "./security.py:auth",
+    "disable_studio_auth": true,
+    "cache": {"cache_keys": ["x-tenant"], "ttl_seconds": 60, "max_size": 1000}
+}
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Broken = Callable[[str, object, str], Exception]
-"""Makes the error of a key: key, what came, what was expected."""
+from callboard.section_models import Broken, Warn, validated, warn_of_unknown
+from gateway.auth.cache import CacheOptions
 
 Studio = Literal["here", "anywhere", "nobody"]
 
@@ -23,15 +27,20 @@ class AuthSection:
     something, only a browser on the server's machine is believed; ``disable_studio_auth`` false
     believes everybody, true nobody.
     openapi: the security part of the OpenAPI document.
+    cache: how long whoever was authenticated is known without asking; None: not at all.
     """
 
     path: str
     studio: Studio
     openapi: Mapping[str, Any]
+    cache: CacheOptions | None = None
 
 
 def read(
-    section: Mapping[str, Any] | None, target: Callable[[str, object], str], broken: Broken
+    section: Mapping[str, Any] | None,
+    target: Callable[[str, object], str],
+    broken: Broken,
+    warn: Warn,
 ) -> AuthSection | None:
     """What the section means; None without one.
 
@@ -46,4 +55,15 @@ def read(
     if not isinstance(openapi, dict):
         raise broken("auth.openapi", openapi, "an object")
     studio: Studio = "here" if switch is None else "nobody" if switch else "anywhere"
-    return AuthSection(target("auth.path", section.get("path")), studio, openapi)
+    path, cache = target("auth.path", section.get("path")), section.get("cache")
+    if cache is None:
+        return AuthSection(path, studio, openapi)
+    if isinstance(cache, dict):
+        cache = {key: value for key, value in cache.items() if value is not None}
+        warn_of_unknown(CacheOptions, "auth.cache", cache, warn)
+    options = validated(CacheOptions, "auth.cache", cache, broken)
+    if not options.cache_keys:
+        # Nothing says which headers the handler looks at: two callers could be taken for one.
+        warn("auth.cache", "names no cache_keys, ignored")
+        return AuthSection(path, studio, openapi)
+    return AuthSection(path, studio, openapi, options)

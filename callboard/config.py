@@ -38,10 +38,13 @@ _BUILD_KEYS = frozenset(
     {
         *("_INTERNAL_docker_tag", "api_version", "base_image", "dockerfile_lines", "image_distro"),
         *("keep_pkg_tools", "node_version", "pip_config_file", "pip_installer", "source"),
-        *("$schema", "ui", "ui_config"),
+        "$schema",
     }
 )
-"""Known keys that say how to build an image or a user interface: nothing to do with them here."""
+"""Known keys that say how to build an image: nothing to do with them here."""
+
+_NOT_SERVED = ("ui", "ui_config")
+"""Known keys of what the reference serves and we do not."""
 
 _UNPROTECTED = ("encryption",)
 """Sections that protect something. Serving without them would be worse than not serving."""
@@ -50,7 +53,8 @@ _READ = frozenset({"auth", "checkpointer", "http", "store", "webhooks"})
 """Sections that mean something here."""
 
 _KNOWN_KEYS = (
-    frozenset({"graphs", "dependencies", "env", "python_version", *SECTIONS}) | _BUILD_KEYS
+    frozenset({"graphs", "dependencies", "env", "python_version", *SECTIONS, *_NOT_SERVED})
+    | _BUILD_KEYS
 )
 
 
@@ -134,9 +138,12 @@ class _Reader:
         raw = self._json()
         for key in sorted(raw.keys() - _KNOWN_KEYS):
             self._warn(key, "unknown key, ignored")
+        for key in _NOT_SERVED:
+            if raw.get(key):
+                self._warn(key, "not supported by this version, ignored")
         self._python_version(raw.get("python_version"))
         sections, env = self._sections(raw), self._env(raw.get("env"))
-        auth = auth_section.read(sections.get("auth"), self._target, self._broken)
+        auth = auth_section.read(sections.get("auth"), self._target, self._broken, self._warn)
         if auth is not None and auth.studio == "anywhere":
             self._warn("auth.disable_studio_auth", "false lets in whoever claims to be Studio")
         return Project(
@@ -293,7 +300,7 @@ class _Reader:
         for name, known in (
             ("checkpointer", {"ttl"}),
             ("store", {"index", "ttl"}),
-            ("auth", auth_section.KEYS - {"cache"}),
+            ("auth", auth_section.KEYS),
         ):
             for key in sorted(sections.get(name, {}).keys() - known):
                 self._warn(f"{name}.{key}", "not supported by this version, ignored")

@@ -55,7 +55,9 @@ def load(project: Project) -> UserCode:
     if auth is not None:
         found = _variable(project, "auth.path", auth.path, folders)
         try:
-            access = Access(found, studio=_STUDIO[auth.studio], openapi=auth.openapi)
+            access = Access(
+                found, studio=_STUDIO[auth.studio], openapi=auth.openapi, cache=auth.cache
+            )
         except InvalidAuth as error:
             raise _broken(project, "auth.path", auth.path, str(error)) from None
     if http.app is not None:

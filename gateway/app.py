@@ -11,6 +11,7 @@ from aiohttp import web
 from actors.dispatch import Dispatcher
 from actors.events import EventReader
 from actors.webhook_policy import WebhookPolicy
+from gateway import logged_headers
 from gateway.asgi import Asgi
 from gateway.auth.access import Access
 from gateway.context import CONTEXT, Context
@@ -99,7 +100,7 @@ def create_app(
     everybody everything. http: what is served where. custom: the project's own ASGI application.
     """
     cors = Cors(settings.cors_allow_origins, http.cors)
-    metrics, mounted = Metrics(), None
+    metrics, mounted, named = Metrics(), None, http.logging_headers
     if custom is not None:
         mounted = CustomApp(
             custom,
@@ -110,6 +111,7 @@ def create_app(
         )
     app = web.Application(
         middlewares=[
+            *([logged_headers.middleware(named)] if named.includes else []),
             metrics.count,
             cors.answer_preflights,
             *([answer_errors, mounted.middleware] if mounted else []),

@@ -1,4 +1,4 @@
-"""``http`` of langgraph.json: what is served where, to whom, and what of headers runs are told."""
+"""``http`` of langgraph.json: what is served where, to whom, and what of headers is told on."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -37,9 +37,9 @@ class CorsOptions(BaseModel):
 
 
 class HeaderPatterns(BaseModel):
-    """Which headers a run is told of: names, with ``*`` for any letters; none without a section.
+    """Which headers runs, or the log, are told of: names, with ``*`` for any letters.
 
-    Never the credential that stands for another run.
+    None without a section. Never the credential that stands for another run.
     """
 
     model_config = _OPTIONS
@@ -48,7 +48,7 @@ class HeaderPatterns(BaseModel):
     excludes: list[str] = []
 
     def of(self, headers: list[tuple[str, str]]) -> dict[str, str]:
-        """Those of the headers that a run is told of, by name in small letters."""
+        """Those of the headers that are told on, by name in small letters."""
         return {
             name.lower(): value
             for name, value in headers
@@ -74,6 +74,7 @@ class HttpOptions(BaseModel):
     mount_prefix: str = ""
     cors: CorsOptions = CorsOptions()
     configurable_headers: HeaderPatterns = HeaderPatterns()
+    logging_headers: HeaderPatterns = HeaderPatterns()
     disable_assistants: bool = False
     disable_threads: bool = False
     disable_runs: bool = False
@@ -91,7 +92,7 @@ class HttpOptions(BaseModel):
             raise ValueError('expected a path like "/api"')
         return prefix.rstrip("/")
 
-    @field_validator("cors", "configurable_headers", mode="before")
+    @field_validator("cors", "configurable_headers", "logging_headers", mode="before")
     @classmethod
     def _left_out(cls, section: Any) -> Any:
         return {} if section is None else section

@@ -10,7 +10,9 @@ import structlog
 from aiohttp import web
 
 from gateway.app import take_leave
+from gateway.context import CONTEXT
 from gateway.listener import Listener
+from gateway.logged_headers import access_log
 from gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -51,6 +53,7 @@ async def serve_until(
         max_line_size=_LONGEST_LINE_BYTES,
         max_field_size=_LONGEST_LINE_BYTES,
         access_log=logging.getLogger("aiohttp.access") if settings.access_log else None,
+        access_log_class=access_log(app[CONTEXT].http.logging_headers),
     )
     try:
         await runner.setup()

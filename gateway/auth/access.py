@@ -29,6 +29,7 @@ from aiohttp import web
 from langgraph_sdk import Auth
 from langgraph_sdk.auth.types import AuthContext
 
+from gateway.auth.cache import CacheOptions, UserCache
 from gateway.auth.request import PARAMETERS, arguments
 from gateway.auth.user import STUDIO, AnyUser, InvalidUser, User
 from gateway.errors import Denied, ProjectFailed, RequestError
@@ -55,10 +56,12 @@ class Access:
         *,
         studio: "StudioPolicy | None" = None,
         openapi: Mapping[str, Any] | None = None,
+        cache: CacheOptions | None = None,
     ) -> None:
         """studio: who is let in as LangGraph Studio without the user's handler; None: nobody.
 
         openapi: what the OpenAPI document says of it, see ``gateway.openapi``.
+        cache: for how long whom is known without asking; None: nobody.
         Raises InvalidAuth.
         """
         if not isinstance(auth, Auth):
@@ -70,12 +73,23 @@ class Access:
         self._wanted = _wanted(self._authenticate)
         self._studio = studio
         self.openapi: Mapping[str, Any] = openapi or {}
+        self._cache = UserCache(cache) if cache else None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="authenticate")
 
     async def authenticate(self, request: web.Request) -> AnyUser:
         """Who calls. Raises Denied when nobody may, ProjectFailed when the handler fails."""
         if self._studio is not None and self._studio(request):
             return STUDIO
+        key = self._cache.key(request.headers) if self._cache else None
+        if self._cache is None or key is None:
+            return await self._authenticated(request)
+        user = self._cache.get(key)
+        if user is None:
+            user = await self._authenticated(request)
+            self._cache.put(key, user)
+        return user
+
+    async def _authenticated(self, request: web.Request) -> User:
         values = await arguments(request, self._wanted)
         try:
             return User(await self._ask(values))

@@ -10,6 +10,8 @@ import pytest
 from langgraph_sdk import Auth
 
 from gateway.auth.access import Access, InvalidAuth, studio_from_anywhere, studio_from_here
+from gateway.auth.cache import CacheOptions, UserCache
+from gateway.auth.user import User
 from tests.gateway.conftest import Client, House, Stage
 
 NOWHERE = "00000000-0000-0000-0000-000000000001"
@@ -143,6 +145,51 @@ async def test_nobody_is_let_in_by_accident(house: House, answered: Any) -> None
 
     client, _ = await who(house, authenticate)
     assert (await client.post("/threads")).status == 503
+
+
+async def test_who_was_known_a_moment_ago_is_not_asked_for_again(house: House) -> None:
+    asked: list[str | None] = []
+
+    async def authenticate(authorization: str | None, path: str) -> str:
+        asked.append(authorization)
+        if authorization == "Bearer nobody":
+            raise Auth.exceptions.HTTPException(401, "who?")
+        return authorization or "anonymous"
+
+    cache = CacheOptions(cache_keys=["X-Tenant"])
+    client, seen = await who(house, authenticate, cache=cache)
+    ann, bob = {"Authorization": "Bearer ann"}, {"Authorization": "Bearer bob"}
+    for headers in (ann, bob, ann, bob, {**ann, "X-Tenant": "1"}, {**ann, "x-tenant": "1"}):
+        assert (await client.post("/threads/search", {}, **headers)).status == 200
+    assert asked == ["Bearer ann", "Bearer bob", "Bearer ann"]
+    assert [ctx.user.identity[-3:] for ctx in seen] == ["ann", "bob", "ann", "bob", "ann", "ann"]
+    asked.clear()
+    # The tenant alone says nothing of a credential that was asked for with it.
+    for headers in ({"X-Tenant": "1"}, {"Authorization": "Bearer nobody", "X-Tenant": "1"}):
+        await client.post("/threads/search", {}, **headers)
+    assert asked == [None, "Bearer nobody"]
+    asked.clear()
+    for headers in ({}, {}, {"Authorization": "Bearer nobody"}, {"Authorization": "Bearer nobody"}):
+        await client.post("/threads/search", {}, **headers)
+    assert asked == [None, None, "Bearer nobody", "Bearer nobody"]
+
+
+def test_nobody_is_known_for_ever_and_only_so_many_are() -> None:
+    now = 0.0
+    cache = UserCache(CacheOptions(ttl_seconds=10, max_size=2), lambda: now)
+    keys = [(("a",),), (("b",),), (("c",),)]
+    ann, bob, eve = users = [User(name) for name in ("ann", "bob", "eve")]
+    cache.put(keys[0], ann)
+    now = 5.0
+    cache.put(keys[1], bob)
+    assert [cache.get(key) for key in keys] == [ann, bob, None]
+    now = 10.0
+    assert [cache.get(key) for key in keys] == [None, bob, None]
+    cache.put(keys[0], ann)  # known anew, and so no more the oldest
+    cache.put(keys[2], eve)
+    assert [cache.get(key) for key in keys] == [ann, None, eve]
+    now = 20.0
+    assert [cache.get(key) for key, _ in zip(keys, users, strict=True)] == [None] * 3
 
 
 async def test_a_plain_function_holds_nobody_up(house: House) -> None:

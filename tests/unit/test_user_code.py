@@ -13,6 +13,7 @@ from callboard import user_code
 from callboard.config import ConfigError, Project, load_project
 from callboard.errors import StartError
 from gateway.auth.access import Access
+from gateway.auth.cache import CacheOptions
 
 AUTH = """
 import os
@@ -104,6 +105,14 @@ def test_broken_auth_refuses_to_start(project: Write, target: str, text: str, sa
     assert "\n" not in sentence
 
 
+def test_whom_it_knows_is_kept_as_the_project_says(project: Write) -> None:
+    for section, is_kept in (({}, False), ({"cache": {"cache_keys": ["x-tenant"]}}, True)):
+        found = project({"auth": {"path": "./security.py:auth", **section}}, security=AUTH)
+        access = user_code.load(found).access
+        assert access is not None
+        assert (access._cache is not None) == is_kept
+
+
 def test_what_is_no_application_refuses_to_start(project: Write) -> None:
     found = project({"http": {"app": "./webapp.py:app"}}, webapp="app = 5")
     with pytest.raises(StartError, match=r"http\.app: .*expected an ASGI application, got int"):
@@ -130,6 +139,8 @@ def test_names_of_ours_are_refused(project: Write) -> None:
         ),
         ({"auth": {"path": "m:auth", "openapi": []}}, "auth.openapi", "an object"),
         ({"auth": []}, "auth", "an object"),
+        ({"auth": {"path": "m:auth", "cache": 5}}, "auth.cache", "dictionary"),
+        ({"auth": {"path": "m:auth", "cache": {"max_size": 0}}}, "auth.cache.max_size", "1"),
         ({"http": {"app": "./nothing.py:app"}}, "http.app", "no such file"),
         ({"http": {"disable_store": "yes"}}, "http.disable_store", "boolean"),
         ({"http": {"middleware_order": "last"}}, "http.middleware_order", "auth_first"),
@@ -173,9 +184,15 @@ def test_studio_is_believed_as_far_as_the_project_says(
 def test_what_is_not_known_is_a_warning(project: Write) -> None:
     found = project(
         {
-            "auth": {"path": "m:auth", "cache": {}, "odd": 1},
+            "auth": {
+                "path": "m:auth",
+                "cache": {"odd": 1, "ttl_seconds": 9, "cache_keys": ["a"]},
+                "odd": 1,
+            },
+            "ui": {"agent": "./ui.tsx"},
+            "ui_config": {"shared": ["react"]},
             "http": {
-                "logging_headers": {"excludes": ["*"]},
+                "logging_headers": {"includes": ["x-*"], "odd": 1},
                 "odd": 1,
                 "cors": {"odd": 1, "allow_credentials": True},
                 "configurable_headers": {"include": ["x-*"], "exclude": None},
@@ -185,8 +202,19 @@ def test_what_is_not_known_is_a_warning(project: Write) -> None:
     )
     warned = {text.removeprefix(f"{found.path}: ").partition(": ")[0] for text in found.warnings}
     assert warned == {
-        *("auth.cache", "auth.odd", "http.logging_headers", "http.odd", "http.cors.odd"),
+        *("auth.cache.odd", "auth.odd", "http.logging_headers.odd", "http.odd", "http.cors.odd"),
+        *("ui", "ui_config"),
         "http.cors.allow_credentials",
     }
     assert found.http.configurable_headers.includes == ["x-*"]
+    assert found.http.logging_headers.includes == ["x-*"]
     assert found.http.disable_mcp
+    assert found.auth is not None
+    assert found.auth.cache == CacheOptions(cache_keys=["a"], ttl_seconds=9)
+
+
+def test_a_cache_that_names_no_headers_keeps_nobody(project: Write) -> None:
+    found = project({"auth": {"path": "m:auth", "cache": {"ttl_seconds": 9}}})
+    assert found.auth is not None
+    assert found.auth.cache is None
+    assert "auth.cache: names no cache_keys" in found.warnings[0]
