@@ -32,9 +32,8 @@ _BATCH = 1000
 class RowWatch:
     """Looks at the rows of watched runs from time to time, as its owner's ``seen`` decides.
 
-    seen(run_id, finished): called with what the row says of the run's end, in seconds of the
-    database's clock, GONE when there is no row, None while it is active; returns the seconds until
-    the next look.
+    seen(run_id, finished): called with what the row says of the run's end, GONE when there is no
+    row, None while it is active; returns the seconds until the next look.
     """
 
     def __init__(self, database: Database, seen: Callable[[str, Finished | None], float]) -> None:

@@ -11,7 +11,6 @@ PersistenceError
 │   ├── ThreadBusy     a run of the thread is pending or running
 │   ├── NothingToResume  no question of the thread waits for this answer
 │   └── HistoryNeeded  the thread's latest state is made of its history
-├── StaleLease         another attempt owns the run now
 └── IndexRefused       the store cannot have the index that the project wants
 """
 
@@ -65,10 +64,6 @@ class NothingToResume(Conflict):
 
 class HistoryNeeded(Conflict):
     """The thread's latest state is rebuilt from its history, so none of that can go."""
-
-
-class StaleLease(PersistenceError):
-    """The fencing token shown is not the current one: another attempt owns the run."""
 
 
 class IndexRefused(PersistenceError):

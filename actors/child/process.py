@@ -43,7 +43,6 @@ class Settings:
     stream_ttl_seconds: int
     event_buffer_bytes: int
     stream_max_bytes: int
-    inspector: bool = False
     switch_interval: float = 0.0005
     prepare_threshold: int | None = 0
     server_url: str | None = None

@@ -160,11 +160,6 @@ class GraphProcess(asyncio.Protocol):
         return describe_exit(self._code if self._code is not None else 0)
 
     @property
-    def exit_code(self) -> int | None:
-        """None while it lives; negative for a signal."""
-        return self._code
-
-    @property
     def answering(self) -> bool:
         """Whether it lives, and its loop answers pings."""
         if self._code is not None or not self.ready.done() or self._is_suspect:

@@ -61,7 +61,7 @@ class Inspector:
         while True:
             await asyncio.sleep(self._backoff.pause())
             try:
-                process, _ = await self._launcher.start(self._hear, _ignore, inspector=True)
+                process, _ = await self._launcher.start(self._hear, _ignore)
             except GraphProcessFailed as error:
                 self._backoff.failed()
                 log.error("inspector does not start", reason=str(error))

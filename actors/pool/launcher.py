@@ -22,7 +22,7 @@ _SWITCH_INTERVAL = 0.0005
 
 
 class Launcher:
-    """Starts graph processes and inspectors of one project, a few at a time."""
+    """Starts graph processes of one project, a few at a time."""
 
     def __init__(
         self, settings: WorkerSettings, project: Mapping[str, Any], database: DatabaseSettings
@@ -38,8 +38,6 @@ class Launcher:
         self,
         on_frame: Callable[[GraphProcess, Frame], None],
         on_exit: Callable[[GraphProcess], None],
-        *,
-        inspector: bool = False,
     ) -> tuple[GraphProcess, Frame]:
         """Returns a process that is ready, and its ``ready`` frame.
 
@@ -51,9 +49,7 @@ class Launcher:
             pings = asyncio.create_task(self._accompany(process), name="accompany")
             handed_over = False
             try:
-                await process.start(
-                    _COMMAND, self._env(), self._folder(), self._init(inspector=inspector)
-                )
+                await process.start(_COMMAND, self._env(), self._folder(), self._init())
                 ready = await asyncio.shield(process.ready)
                 handed_over = True
                 return process, ready
@@ -83,7 +79,7 @@ class Launcher:
         paths = [str(_OUR_ROOT), *filter(None, own.get("PYTHONPATH", "").split(os.pathsep))]
         return {**own, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
-    def _init(self, *, inspector: bool) -> Frame:
+    def _init(self) -> Frame:
         settings = self._settings
         return Frame(
             "init",
@@ -94,7 +90,6 @@ class Launcher:
                 "redis_url": settings.redis_url,
                 "pool_max": settings.executor_pool_max,
                 "concurrency": settings.n_jobs_per_worker,
-                "inspector": inspector,
                 "lease_seconds": settings.silence_seconds,
                 "stream_maxlen": settings.stream_maxlen,
                 "stream_max_bytes": settings.stream_max_bytes,

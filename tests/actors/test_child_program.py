@@ -200,7 +200,6 @@ def start(database_url: str, redis_url: str, tmp_path: Path) -> Iterator[Start]:
             "redis_url": redis_url,
             "pool_max": 4,
             "concurrency": 4,
-            "inspector": False,
             "lease_seconds": 60,
             "stream_maxlen": 1000,
             "stream_max_bytes": 1 << 20,
@@ -527,7 +526,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_an_inspector_answers(start: Start) -> None:
-    program = start("echo", inspector=True)
+    program = start("echo")
     for number, op in enumerate(("schemas", "graph")):
         program.send("inspect", {"id": number, "op": op}, orjson.dumps({"graph_id": "echo"}))
     for number in range(2):
@@ -537,7 +536,7 @@ def test_an_inspector_answers(start: Start) -> None:
 
 
 def test_an_inspector_survives_nonsense(start: Start) -> None:
-    program = start("echo", inspector=True)
+    program = start("echo")
     program.send("inspect", {"id": 1, "op": "no such thing"}, b"{}")
     assert program.expect("answer", id=1).head["status"] >= 400
     program.send("inspect", {"id": 2, "op": "schemas"}, orjson.dumps({"graph_id": "nowhere"}))
