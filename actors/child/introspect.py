@@ -88,7 +88,7 @@ async def inspect(
         return refusal.status, dumps({"detail": refusal.detail})
     except GraphUnavailable as unavailable:
         return 404, dumps({"detail": unavailable.reason})
-    except psycopg.OperationalError:
+    except (psycopg.OperationalError, psycopg.InterfaceError):
         _log.warning("the database does not answer", extra={"op": op}, exc_info=True)
         return 503, dumps({"detail": "The database is not available"})
     except BaseException as error:  # a factory may call sys.exit, and we answer

@@ -404,10 +404,11 @@ class TestFailures:
         status, answer = await picky.inspect("update_state", values={"trail": ["x"]}, as_node="a")
         assert (status, answer) == (400, {"detail": "An internal error occurred"})
 
-    async def test_of_the_database(self, thread: Any) -> None:
+    @pytest.mark.parametrize("kind", [psycopg.OperationalError, psycopg.InterfaceError])
+    async def test_of_the_database(self, kind: type[Exception]) -> None:
         class Away(InMemorySaver):
             async def aget_tuple(self, config: Any) -> Any:
-                raise psycopg.OperationalError("host=secret")
+                raise kind("host=secret")
 
         away = Executed("steps", Away())
         told = {"detail": "The database is not available"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from langgraph_sdk import get_client
+from langgraph_sdk.errors import APIStatusError
 
 from actors import inprocess
 from actors.child.loader import Graphs
@@ -53,6 +54,10 @@ async def test_one_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert end["threaded"][0] == {"here": True}
         near = await client.store.search_items([], query="penguin", limit=1)
         assert near["items"][0]["namespace"] == ["from", "graph"]
+        with pytest.raises(APIStatusError, match="cannot embed this") as refused:
+            await client.store.put_item(["a"], "bad", {"text": "indigestible"})
+        assert refused.value.status_code == 503
+        assert await client.store.get_item(["a"], "bad") is None
         row = await database.fetch_one("SELECT ttl_minutes FROM store WHERE key = 'g'")
         assert row == {"ttl_minutes": 60}  # the project's default, in graphs too
     stop.set()
