@@ -2,7 +2,7 @@
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any, Self, TypeVar
@@ -35,6 +35,14 @@ _CHECK_SECONDS = 5.0
 nobody says that the line is dead."""
 _CHECK_AFTER_IDLE_SECONDS = 1.0
 """A connection that rested longer is asked for a sign of life before it is lent again."""
+# An idle session waits for its client, and one in the middle of a message; so does one whose answer
+# nobody takes. Behind a pooler numbers are not the server's, not even the one of who asks.
+_WORKING = """
+SELECT pg_backend_pid() AS own, ARRAY(
+    SELECT pid FROM pg_stat_activity
+    WHERE pid = ANY(%s) AND wait_event_type IS DISTINCT FROM 'Client'
+) AS working
+"""
 _OUTAGE_TIMEOUT_SECONDS = 0.2
 """How long a caller waits for a connection while the last attempt to get one failed."""
 
@@ -103,13 +111,25 @@ class _Connection(AsyncConnection[DictRow]):
         return connection
 
     async def wait(self, gen: PQGen[Answer], *args: Any, **kwargs: Any) -> Answer:
-        """As psycopg's, and the watch sees since when somebody waits."""
+        """As psycopg's, and the watch sees who waits, and since when nothing has moved."""
         # A context manager would cost more than the rest of this.
         self._waiting[self] = monotonic()
         try:
-            return await super().wait(gen, *args, **kwargs)
+            return await super().wait(self._noting(gen), *args, **kwargs)
         finally:
             del self._waiting[self]
+
+    def _noting(self, steps: PQGen[Answer]) -> PQGen[Answer]:
+        """The same steps, each of which is told what the line is ready for; 0 for a mere look."""
+        try:
+            wanted = next(steps)
+            while True:
+                if ready := (yield wanted):
+                    self._waiting[self] = monotonic()
+                wanted = steps.send(ready)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
 
     def has_word(self) -> bool:
         """Whether the server said something while nothing was asked: most often its farewell."""
@@ -154,8 +174,9 @@ class Database:
         self.settings = settings
         self._replaced_at = 0.0
         self._outage = _Outage()
-        limit = settings.statement_timeout_seconds if self._sets_limits else 0
-        self._watch = Watch(self._greet, settings.connect_timeout_seconds, limit)
+        self._watch = Watch(
+            self._greet, settings.connect_timeout_seconds, settings.statement_timeout_seconds
+        )
         self._watching: asyncio.Task[None] | None = None
         unacknowledged = settings.unacknowledged_timeout_seconds
         self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
@@ -206,12 +227,19 @@ class Database:
         """Whether sessions are ours to configure; behind a pooler they may be somebody else's."""
         return self.settings.prepare_threshold is not None
 
-    async def _greet(self) -> None:
+    async def _greet(self, numbers: Sequence[int]) -> Container[int]:
         seconds = self.settings.connect_timeout_seconds
         connection = await AsyncConnection.connect(
-            self.settings.url, connect_timeout=seconds, application_name="callboard"
+            self.settings.url,
+            autocommit=True,
+            connect_timeout=seconds,
+            application_name="callboard",
         )
-        await connection.close()
+        async with connection, asyncio.timeout(seconds):
+            cursor = await connection.execute(_WORKING, [list(numbers)], prepare=False)
+            row = await cursor.fetchone()
+            is_direct = row is not None and row[0] == connection.info.backend_pid
+            return row[1] if row is not None and is_direct else numbers
 
     async def _configure(self, connection: _Connection) -> None:
         set_json_dumps(dumps, connection)

@@ -43,7 +43,10 @@ RUNNING_TTL_SECONDS = 86_400
 _BATCH_BYTES = 4 << 20
 _BATCH_EVENTS = 1000
 _LONGEST_PAUSE_SECONDS = 1.0
-_ANSWER_SECONDS = 15.0
+_ANSWER_SECONDS = 3.0
+_BYTES_PER_SECOND = 1 << 20
+"""A batch that takes longer, for its size, is sent again over another connection: this one may be
+dead though nobody hung up. Seconds are fewer than an outcome waits for its run's events."""
 
 
 @dataclass(slots=True)
@@ -232,8 +235,9 @@ class EventWriter:
         ]
         events += [(entry.run_id, entry.packed) for entry in entries]
         command = append(events, self._retention.lengths(_totals(events)), self._ttl_seconds)
-        await connection.send_packed_command(command)
-        await connection.read_response()
+        async with asyncio.timeout(_ANSWER_SECONDS + len(command) / _BYTES_PER_SECOND):
+            await connection.send_packed_command(command)
+            await connection.read_response()
 
     def _acknowledge(self, entries: list[_Entry], gaps: dict[str, _Gap]) -> None:
         for run_id, written in _totals((entry.run_id, entry.packed) for entry in entries).items():
@@ -316,7 +320,7 @@ def _connection(url: str) -> Connection:
     # redis-py's own, which would send without our knowing what was acknowledged.
     options |= {"protocol": 2, "decode_responses": False, "retry": None, "retry_on_timeout": False}
     options.setdefault("socket_connect_timeout", 5.0)
-    options["socket_timeout"] = _ANSWER_SECONDS
+    options["socket_timeout"] = None  # how long an answer may take depends on the batch
     connection: Connection = kind(**options)
     return connection
 

@@ -29,6 +29,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow
 from psycopg_pool import AsyncConnectionPool
 
+from actors.child.checkpoint_writer import CONNECTION_WAIT_SECONDS, Patience
 from actors.child.serialize import dumps
 from actors.child.storable import without_nul
 from actors.child.store_config import StoreConfig
@@ -36,6 +37,8 @@ from actors.child.store_config import StoreConfig
 OPERATORS = frozenset({"$eq", "$ne", "$gt", "$gte", "$lt", "$lte"})
 """How a filter may compare a field, beside being equal."""
 
+_PATIENCE_SECONDS = 30.0
+"""How long an operation outlives an outage of the database, as a checkpoint does."""
 _HEARING_SECONDS = 0.1
 """A thread that waits for the loop looks up so often, for a stop to reach it."""
 
@@ -53,6 +56,7 @@ class GraphStore(BaseStore):
         """pool: of autocommit connections whose rows are dicts. To be made on the loop."""
         config = config or StoreConfig()
         self._pool = pool
+        self._patience = Patience(_PATIENCE_SECONDS)
         self._index = config.index
         self._loop = asyncio.get_running_loop()
         self.ttl_config = config.ttl
@@ -88,17 +92,21 @@ class GraphStore(BaseStore):
         writes = _writes(ops)
         vectors = await self._vectors(writes)
         questions = await self._questions(ops)
-        async with self._pool.connection() as connection:
-            results = [
-                await _read(connection, op, question)
-                for op, question in zip(ops, questions, strict=True)
-            ]
-            async with AsyncExitStack() as stack:
-                if len(writes) > 1 or self._index is not None:
-                    await stack.enter_async_context(connection.transaction())
-                for op, own in zip(writes, vectors, strict=True):
-                    await _write(connection, op, own, has_index=self._index is not None)
-        return results
+
+        async def perform() -> list[Result]:
+            async with self._pool.connection(timeout=CONNECTION_WAIT_SECONDS) as connection:
+                results = [
+                    await _read(connection, op, question)
+                    for op, question in zip(ops, questions, strict=True)
+                ]
+                async with AsyncExitStack() as stack:
+                    if len(writes) > 1 or self._index is not None:
+                        await stack.enter_async_context(connection.transaction())
+                    for op, own in zip(writes, vectors, strict=True):
+                        await _write(connection, op, own, has_index=self._index is not None)
+            return results
+
+        return await self._patience.see_through(perform)
 
     async def _vectors(self, writes: Sequence[PutOp]) -> list[Vectors]:
         """The vectors of each write; none where nothing is embedded."""

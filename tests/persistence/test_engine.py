@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from persistence.engine import Database
 from persistence.errors import Unavailable
 from persistence.settings import DatabaseSettings
 from persistence.watch import Watch
+from tests import lines
 from tests.faults.outages.services import Service, own_postgres
+from tests.lines import Line
 from tests.persistence.sample import create
 
 
@@ -66,57 +68,6 @@ async def test_backends_that_died_unused_are_not_missed(db: Database) -> None:
         await create(db)
 
 
-class Line:
-    """A way to a server, over TCP, that may swallow what is sent."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._open = asyncio.Event()
-        self._open.set()
-        self._lines: set[asyncio.Task[None]] = set()
-
-    async def listen(self) -> int:
-        """Returns the port."""
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def freeze(self) -> None:
-        self._open.clear()
-
-    async def thaw(self) -> None:
-        self._open.set()
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in self._lines:
-            task.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._lines.add(task)
-        theirs, ours = await asyncio.open_unix_connection(self._path)
-        pipes = {
-            asyncio.create_task(self._pipe(*ends)) for ends in ((reader, ours), (theirs, writer))
-        }
-        try:
-            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pipe in pipes:
-                pipe.cancel()
-            await asyncio.gather(*pipes, return_exceptions=True)
-            for one in (writer, ours):
-                one.close()
-            self._lines.discard(task)
-
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            await self._open.wait()
-            writer.write(data)
-            await writer.drain()
-
-
 class Processes:
     """All processes of a server, that may be stopped."""
 
@@ -124,18 +75,15 @@ class Processes:
         self._service = service
         self._stopped: list[psutil.Process] = []
 
-    async def freeze(self) -> None:
+    def hold(self) -> None:
         self._stopped = self._service.family()
         for process in self._stopped:
             process.suspend()
 
-    async def thaw(self) -> None:
+    def mend(self) -> None:
         for process in self._stopped:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-
-    async def close(self) -> None:
-        self._service.stop()
 
 
 @pytest.fixture(params=["stopped", "black hole"])
@@ -145,22 +93,19 @@ async def frozen(
     """A database on a server of its own, and the way to freeze it."""
     folder = service_folder / f"own-{id(request)}"
     folder.mkdir()
-    service = own_postgres(folder)
-    url, server = service.url, Processes(service)
-    part: Line | Processes = server
-    if request.param == "black hole":
-        socket_folder = psycopg.conninfo.conninfo_to_dict(url)["host"]
-        part = Line(f"{socket_folder}/.s.PGSQL.5432")
-        port = await part.listen()
-        url = psycopg.conninfo.make_conninfo(url, host="127.0.0.1", port=port)
-    database = Database(DatabaseSettings(url=url, connect_timeout_seconds=1))
-    await database.open()
-    yield database, part
-    await part.thaw()
-    await database.close()
-    if part is not server:
-        await part.close()
-    await server.close()
+    with ExitStack() as stack:
+        service = own_postgres(folder)
+        stack.callback(service.stop)
+        url = service.url
+        part: Line | Processes = Processes(service)
+        if request.param == "black hole":
+            part = stack.enter_context(lines.to_postgres(url))
+            url = part.url
+        database = Database(DatabaseSettings(url=url, connect_timeout_seconds=1))
+        await database.open()
+        yield database, part
+        part.mend()
+        await database.close()
 
 
 async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | Processes]) -> None:
@@ -173,7 +118,7 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
     async def write() -> None:
         async with database.transaction() as connection:
             await connection.execute("CREATE TABLE begun ()")
-            await part.freeze()
+            part.hold()
             await connection.execute("CREATE TABLE never ()")
 
     async with asyncio.timeout(60):
@@ -182,7 +127,7 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await database.ping()
-    await part.thaw()
+    part.mend()
     async with asyncio.timeout(60):
         while True:
             try:
@@ -197,22 +142,46 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
     assert tables == [], "what was not committed is undone"
 
 
+async def test_a_dead_line_is_given_up_though_the_server_lives(database_url: str) -> None:
+    """Long before the server would have ended the statement, which it has long done."""
+    lock = "SELECT pg_advisory_lock(7)"
+    with lines.to_postgres(database_url) as line:
+        database = Database(DatabaseSettings(url=line.url, statement_timeout_seconds=600))
+        await database.open()
+        async with (
+            asyncio.timeout(60),
+            await psycopg.AsyncConnection.connect(database_url, autocommit=True) as outside,
+        ):
+            await outside.execute(lock)
+            asking = asyncio.create_task(database.execute(lock))
+            done, _ = await asyncio.wait({asking}, timeout=4)
+            assert not done, "the server works for it, if only by waiting"
+            line.hold()
+            await outside.execute("SELECT pg_advisory_unlock(7)")
+            line.mend()
+            with pytest.raises(Unavailable):
+                await asking
+            await database.ping()
+        await database.close()
+
+
 async def test_a_queue_that_nobody_serves_is_silence(service_folder: Path) -> None:
     """As after minutes, when all who were not greeted still wait in front of a Unix socket."""
     path = service_folder / ".s.PGSQL.7"
-    with ExitStack() as lines:
-        listener = lines.enter_context(socket.socket(socket.AF_UNIX))
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(path))
         listener.listen(0)
         with suppress(BlockingIOError):
             while True:
-                line = lines.enter_context(socket.socket(socket.AF_UNIX))
+                line = stack.enter_context(socket.socket(socket.AF_UNIX))
                 line.setblocking(False)
                 line.connect(str(path))
 
-        async def greet() -> None:
+        async def greet(numbers: Sequence[int]) -> Sequence[int]:
             url = f"host={service_folder} port=7 connect_timeout=30"
             await psycopg.AsyncConnection.connect(url)
+            return numbers
 
         watch = Watch(greet, patience=30, limit=0)
         await watch._look()

@@ -1,111 +1,28 @@
 """Workers whose Redis or Postgres goes away, loudly or silently, and comes back."""
 
 import asyncio
-import contextlib
 import signal
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from actors.dispatch import RedisDispatcher
 from persistence import runs
 from persistence.lifecycle import CancelAction
+from tests import lines
 
 FOREVER = 600
 
 
-class Line:
-    """A TCP proxy that can be cut (connections end) or held (nothing passes, nobody is told).
-
-    connect: opens a connection to the service. port: where the line is reached, once it is open.
-    """
-
-    def __init__(self, connect):
-        self._connect = connect
-        self._connections = set()
-        self._passes = asyncio.Event()
-        self._passes.set()
-        self._is_cut = False
-
-    async def open(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def close(self):
-        self._server.close()
-        self.cut()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    def cut(self):
-        self._is_cut = True
-        for connection in self._connections:
-            connection.cancel()
-
-    def hold(self):
-        self._passes.clear()
-
-    def mend(self):
-        """New connections pass. Of those that were held no packet ever will."""
-        self._is_cut = False
-        self._passes = asyncio.Event()
-        self._passes.set()
-
-    async def _serve(self, reader, writer):
-        connection = asyncio.current_task()
-        self._connections.add(connection)
-        writers = [writer]
-        try:
-            if self._is_cut:
-                return
-            passes = self._passes
-            await passes.wait()
-            there, back = await self._connect()
-            writers.append(back)
-            pumps = self._pump(reader, back, passes), self._pump(there, writer, passes)
-            await asyncio.gather(*pumps)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            for one in writers:
-                one.transport.abort()
-                with contextlib.suppress(OSError):
-                    await one.wait_closed()
-            self._connections.discard(connection)
-
-    async def _pump(self, source, target, passes):
-        while data := await source.read(65536):
-            await passes.wait()
-            target.write(data)
-            await target.drain()
-        target.close()
+@pytest.fixture
+def redis_line(redis_url):
+    with lines.to_redis(redis_url) as line:
+        yield line
 
 
 @pytest.fixture
-async def redis_line(redis_url):
-    parts = urlsplit(redis_url)
-    line = Line(lambda: asyncio.open_connection(parts.hostname, parts.port))
-    await line.open()
-    line.url = urlunsplit(parts._replace(netloc=f"127.0.0.1:{line.port}"))
-    yield line
-    await line.close()
-
-
-@pytest.fixture
-async def postgres_line(database_url):
-    parts = conninfo_to_dict(database_url)
-    host, port = parts["host"], parts.get("port", "5432")
-    line = Line(
-        lambda: (
-            asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-            if host.startswith("/")
-            else asyncio.open_connection(host, port)
-        )
-    )
-    await line.open()
-    line.url = f"postgresql://{parts['user']}@127.0.0.1:{line.port}/{parts['dbname']}"
-    yield line
-    await line.close()
+def postgres_line(database_url):
+    with lines.to_postgres(database_url) as line:
+        yield line
 
 
 async def test_runs_start_and_end_and_can_be_cancelled_while_redis_is_away(

@@ -62,7 +62,7 @@ def read_only(postgres: Service) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _asked_all_the_time(url: str) -> AsyncIterator[Counter[int]]:
+async def asked_all_the_time(url: str) -> AsyncIterator[Counter[int]]:
     """Reads and writes over HTTP, one after the other; yields how often each status came."""
     answers: Counter[int] = Counter()
 
@@ -123,7 +123,7 @@ async def test_an_outage_costs_no_run_anything(
     await asyncio.to_thread(side_effects.await_step, "1:await", 2)
     behind = await client.runs.create(thread, "echo", input={"question": "in line?"})
 
-    async with _asked_all_the_time(topology.url) as answers:
+    async with asked_all_the_time(topology.url) as answers:
         with fault(postgres):
             await asyncio.sleep(AWAY_SECONDS)
             # The runs end while it is away: what they have to say is kept.
