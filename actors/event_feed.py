@@ -43,7 +43,8 @@ class Feed:
             self._bytes += entry.size
         drop = 0
         while drop < len(self.entries) - 1 and (
-            len(self.entries) - drop > self._most or self._bytes > self._most_bytes
+            self._bytes > self._most_bytes
+            or (len(self.entries) - drop > self._most and not self._is_fresh(self.entries[drop]))
         ):
             self._bytes -= self.entries[drop].size
             drop += 1
@@ -51,6 +52,10 @@ class Feed:
             self.floor = self.entries[drop - 1].at
             del self.entries[:drop]
         self.tell()
+
+    def _is_fresh(self, oldest: Entry) -> bool:
+        """Whether an entry is kept although there are more than enough, as readers need time."""
+        return False
 
     def after(self, at: EntryId) -> list[Entry]:
         """The next entries after a place, as far as they are held: a page at most."""

@@ -13,6 +13,7 @@ from uuid import UUID
 import orjson
 
 from actors.child.event_names import END_EVENT
+from actors.child.event_retention import FRESH_BYTES, FRESH_SECONDS
 from actors.event_cursor import FIRST, Cursor, Entry, EntryId, format_id, parse_cursor
 from actors.event_feed import Feed
 from actors.event_rows import RowWatch
@@ -32,18 +33,24 @@ _KEEP_UPDATES = 100
 class _Log(Feed):
     """All there is of one run's events, and who waits for more."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
+    def __init__(self, most: int, most_bytes: int, fresh_seconds: float) -> None:
         super().__init__(most, most_bytes)
+        self._fresh_milliseconds = fresh_seconds * 1000
         self.last: EntryId = FIRST
         self.seq: dict[int, int] = {}
         """By attempt, the number of its latest event."""
+
+    def _is_fresh(self, oldest: Entry) -> bool:
+        age = self.last[0] - oldest.at[0]
+        return age < self._fresh_milliseconds and self._bytes <= FRESH_BYTES
 
 
 class MemoryEventLog:
     """``EventReader``, ``EventEnds``, and the writer that a runner puts its events into.
 
     database: asked, now and then, whether a silent run is over.
-    maxlen, max_bytes: what one run keeps; the oldest go first.
+    maxlen, max_bytes: what one run keeps; the oldest go first. As over Redis, more events than
+    ``maxlen`` are kept as long as they are no older than ``fresh_seconds``.
     ttl: seconds that events are kept after the end.
     """
 
@@ -54,7 +61,9 @@ class MemoryEventLog:
         maxlen: int = 10_000,
         max_bytes: int = 64 * 1024 * 1024,
         ttl: float = 3600,
+        fresh_seconds: float = FRESH_SECONDS,
     ) -> None:
+        self._fresh_seconds = fresh_seconds
         self._maxlen = maxlen
         self._max_bytes = max_bytes
         self._ttl = ttl
@@ -183,10 +192,12 @@ class MemoryEventLog:
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
     def _log(self, run_id: str) -> _Log:
-        return self._logs.setdefault(run_id, _Log(self._maxlen, self._max_bytes))
+        return self._logs.setdefault(
+            run_id, _Log(self._maxlen, self._max_bytes, self._fresh_seconds)
+        )
 
     def _updates_log(self, thread_id: UUID) -> _Log:
-        return self._updates.setdefault(thread_id, _Log(_KEEP_UPDATES, self._max_bytes))
+        return self._updates.setdefault(thread_id, _Log(_KEEP_UPDATES, self._max_bytes, 0))
 
     def _append(self, log: _Log, name: str, data: bytes, attempt: int, seq: int) -> None:
         # As Redis numbers its entries: the clock, but never backwards.

@@ -507,7 +507,7 @@ async def test_joining_at_any_moment_leaves_no_gap(carrier: Carrier, rows: Rows)
 
 
 async def test_what_was_pushed_out_is_marked(database: Database, rows: Rows) -> None:
-    log = MemoryEventLog(database, maxlen=10)
+    log = MemoryEventLog(database, maxlen=10, fresh_seconds=0)
     await log.open()
     run_id = await rows.running()
     for number in range(25):
@@ -517,6 +517,19 @@ async def test_what_was_pushed_out_is_marked(database: Database, rows: Rows) -> 
     assert events[0].name == GAP_EVENT
     assert events[0].data == b'{"missed":16}'
     assert numbers(events) == list(range(16, 25))
+    await log.close()
+
+
+async def test_a_burst_is_kept_whole_for_a_while_in_memory_too(
+    database: Database, rows: Rows
+) -> None:
+    log = MemoryEventLog(database, maxlen=10)
+    await log.open()
+    run_id = await rows.running()
+    for number in range(1000):
+        await log.put(run_id, 1, "values", data(number))
+    await log.end(End(run_id, 1, "success"))
+    assert numbers(await collect(log, run_id)) == list(range(1000))
     await log.close()
 
 
