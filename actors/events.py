@@ -4,7 +4,7 @@ Carriers: ``event_reader`` and ``event_ends`` over Redis, ``event_memory`` withi
 read through a ``event_cursor.Cursor``, so both drop, mark and end alike.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -62,7 +62,7 @@ class EventReader(Protocol):
 
     def follow(
         self, run_id: str, after: str = START, *, with_end: bool = False, over: bool = False
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncGenerator[list[Event], None]:
         """Yields batches of events after the cursor, in order and each once, until the run's end.
 
         Ends by itself after the end marker, or when the row is terminal and nothing more is
@@ -82,14 +82,14 @@ class EventReader(Protocol):
         """The id of the run's last stored event, START if there is none or nobody can say."""
         ...
 
-    def runs_of(self, thread_id: UUID) -> AsyncIterator[list[StartedRun]]:
+    def runs_of(self, thread_id: UUID) -> AsyncGenerator[list[StartedRun], None]:
         """Yields the thread's runs in the order of their start: those there are, then new ones.
 
         The first list may be empty: the thread need not exist yet. Never ends by itself.
         """
         ...
 
-    def updates_of(self, thread_id: UUID, after: str = LIVE) -> AsyncIterator[list[Event]]:
+    def updates_of(self, thread_id: UUID, after: str = LIVE) -> AsyncGenerator[list[Event], None]:
         """Yields the thread's changes of state that no run made, as ``state_update`` events.
 
         Yields an empty list first, when it has begun. Never ends by itself. They are kept for a

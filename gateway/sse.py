@@ -1,9 +1,9 @@
 """Event log → ``text/event-stream``: frames as the SDKs read them, one write a batch."""
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 
@@ -50,7 +50,7 @@ def frame(event: Event, *, with_id: bool) -> bytes:
 
 async def stream(
     call: Call,
-    batches: AsyncIterator[list[Event]],
+    batches: AsyncGenerator[list[Event], None],
     *,
     headers: Mapping[str, str],
     with_ids: bool,
@@ -66,9 +66,9 @@ async def stream(
 
 
 async def _frames(
-    batches: AsyncIterator[list[Event]], with_ids: bool, only: Filter
+    batches: AsyncGenerator[list[Event], None], with_ids: bool, only: Filter
 ) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(_generator(batches)):
+    async with contextlib.aclosing(batches):
         async for batch in batches:
             piece = b"".join(frame(e, with_id=with_ids) for e in batch if only.wants(e.name))
             batch.clear()  # it may take long until somebody comes back for the next one
@@ -90,8 +90,3 @@ async def send_frames(
         heartbeat=HEARTBEAT,
         on_disconnect=on_disconnect,
     )
-
-
-def _generator(batches: AsyncIterator[list[Event]]) -> AsyncGenerator[list[Event], None]:
-    """An iterator that can be closed, so that a subscription ends with its answer."""
-    return cast(AsyncGenerator[list[Event], None], batches)

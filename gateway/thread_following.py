@@ -4,9 +4,8 @@ One run of a thread executes at a time, so the thread's events are those of its 
 other, and every gateway reads them in the same order from the same durable streams.
 """
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -17,6 +16,7 @@ import structlog
 from actors.events import END_EVENT, START, Event
 from gateway.context import Context
 from gateway.protocol import ProtocolEvent, RunTranslation, milliseconds_of, tree
+from gateway.waiting import when_available
 from persistence import runs, threads
 from persistence.errors import ThreadNotFound, Unavailable
 from persistence.thread_runs import StartedRun
@@ -28,7 +28,6 @@ _LONG_OVER_SECONDS = 5.0
 """A run that ended so long ago will get no more events, whatever was delayed."""
 _CLOCKS_APART_MS = 60_000
 """Rows have the database's time, events that of Redis: so far they may differ."""
-_RETRY_SECONDS = 1.0
 
 
 def is_long_over(run: StartedRun) -> bool:
@@ -44,7 +43,7 @@ async def visible_runs(
     A thread that the caller may not see has none, as one that does not exist yet.
     """
     lists = context.events.runs_of(thread_id)
-    async with contextlib.aclosing(_closable(lists)):
+    async with contextlib.aclosing(lists):
         async for found in lists:
             if found and allowed and not await _is_visible(context, thread_id, allowed):
                 found = []
@@ -52,19 +51,11 @@ async def visible_runs(
 
 
 async def _is_visible(context: Context, thread_id: UUID, allowed: Filter) -> bool:
-    while True:
-        try:
-            await threads.head(context.database, thread_id, allowed=allowed)
-        except ThreadNotFound:
-            return False
-        except Unavailable:
-            await asyncio.sleep(_RETRY_SECONDS)
-        else:
-            return True
-
-
-def _closable(iterator: AsyncIterator[Any]) -> Any:
-    return iterator
+    try:
+        await when_available(lambda: threads.head(context.database, thread_id, allowed=allowed))
+    except ThreadNotFound:
+        return False
+    return True
 
 
 # The frames of the older protocol
@@ -107,7 +98,7 @@ async def _run_frames(
     batches = context.events.follow(run_id, after, with_end=True, over=is_long_over(run))
     done = orjson.dumps({"status": "run_done", "run_id": run_id})
     last, is_done = None, False
-    async with contextlib.aclosing(_closable(batches)):
+    async with contextlib.aclosing(batches):
         async for batch in batches:
             last = batch[-1]
             is_done = last.name == END_EVENT
@@ -189,7 +180,7 @@ class ThreadEvents:
             str(run.run_id), START, with_end=True, over=is_long_over(run)
         )
         is_empty = True
-        async with contextlib.aclosing(_closable(batches)):
+        async with contextlib.aclosing(batches):
             async for batch in batches:
                 is_empty = False
                 told = [one for event in batch for one in translation.translate(event)]
@@ -218,7 +209,7 @@ class ThreadEvents:
 
     async def _settled(self, run: StartedRun, translation: RunTranslation) -> list[ProtocolEvent]:
         """The end of a run by its row: its stored events do not tell it."""
-        result = await _when_available(self._context, run.run_id)
+        result = await when_available(lambda: runs.result(self._context.database, run.run_id))
         at = int(run.started_at.timestamp() * 1000)
         if result is None:
             return list(translation.settle(None, None, at))
@@ -250,11 +241,3 @@ def _ends_before(run: StartedRun, since: int) -> bool:
     if finished is None or since <= 0:
         return False
     return finished.timestamp() * 1000 + _CLOCKS_APART_MS < milliseconds_of(since)
-
-
-async def _when_available(context: Context, run_id: UUID) -> runs.RunResult | None:
-    while True:
-        try:
-            return await runs.result(context.database, run_id)
-        except Unavailable:
-            await asyncio.sleep(_RETRY_SECONDS)

@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import orjson
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from actors.events import START, Event
+from actors.events import START
 from gateway import stopping
 from gateway.a2a import V03, V1, Ended, Form, Speech, State, Task, card, task_of
 from gateway.a2a_incoming import (
@@ -292,8 +292,7 @@ async def _frames(exchange: _Exchange, run: RunRow) -> AsyncGenerator[bytes, Non
     call, form, speech = exchange.call, exchange.form, Speech()
     task = await _task(call, run)
     yield _frame(exchange, form.sent(task, exchange.history))
-    followed = call.context.events.follow(str(run.run_id), START)
-    batches = cast(AsyncGenerator[list[Event], None], followed)
+    batches = call.context.events.follow(str(run.run_id), START)
     async with contextlib.aclosing(batches):
         async for batch in batches:
             heard = [speech.hear(event.data) for event in batch if event.name == "messages"]

@@ -83,7 +83,8 @@ async def _frames(
     if wanted & {"run_modes", "lifecycle"}:
         followed.append(run_frames(call.context, thread_id, after, call.allowed))
     if "state_update" in wanted:
-        followed.append(_updates(call, thread_id, after))
+        place = LIVE if after is None else after
+        followed.append(call.context.events.updates_of(thread_id, place))
     names = None if "run_modes" in wanted else frozenset({"metadata", "state_update", GAP_EVENT})
     for source in followed:
         await anext(source)
@@ -97,15 +98,6 @@ async def _frames(
             )
             batch.clear()  # it may take long until somebody comes back for the next one
             yield piece
-
-
-async def _updates(
-    call: Call, thread_id: UUID, after: str | None
-) -> AsyncGenerator[list[Event], None]:
-    batches: Any = call.context.events.updates_of(thread_id, LIVE if after is None else after)
-    async with contextlib.aclosing(batches):
-        async for batch in batches:
-            yield batch
 
 
 async def _together(
