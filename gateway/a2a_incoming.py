@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from gateway.jsonrpc import INVALID_PARAMS, RpcError
+from gateway.jsonrpc import INVALID_PARAMS, RpcError, natural
 
 TASK_NOT_FOUND = -32001
 NOT_CANCELABLE = -32002
@@ -86,14 +86,14 @@ def context_of(params: Mapping[str, Any]) -> UUID:
 
 
 def number(params: Mapping[str, Any], name: str, largest: int, default: int) -> int:
-    """A parameter that is a number from 0 on, also when it is written as a text."""
+    """A parameter that is a number from 0 on. Raises RpcError."""
     given = params.get(name)
     if given is None or given == "":
         return default
-    text = str(given)
-    if isinstance(given, bool) or not (text.isascii() and text.isdecimal() and len(text) < 10):
+    asked = natural(given)
+    if asked is None:
         raise _invalid(f"{name} must be a number")
-    return min(int(text), largest)
+    return min(asked, largest)
 
 
 def _context_id(text: Any) -> UUID:

@@ -55,6 +55,14 @@ def read(body: bytes) -> Request | None:
     return Request(request_id, method, params or {}, is_notification="id" not in content)
 
 
+def natural(given: Any) -> int | None:
+    """A number from 0 on, also when it is written as a text; None for anything else."""
+    text = str(given)
+    if isinstance(given, bool) or not (text.isascii() and text.isdecimal() and len(text) < 10):
+        return None
+    return int(text)
+
+
 def success(request_id: Id, result: Any) -> bytes:
     """The answer with a result. Fragments of JSON are not read again."""
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})

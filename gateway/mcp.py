@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.jsonrpc import INVALID_PARAMS, RpcError
+from gateway.jsonrpc import INVALID_PARAMS, RpcError, natural
 from persistence.assistants import AssistantRow
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -37,10 +37,10 @@ def offset_of(params: Mapping[str, Any]) -> int:
     if cursor is None:
         return 0
     # The reference's cursors are numbers, so clients of its may hold one.
-    text = str(cursor)
-    if isinstance(cursor, bool) or not (text.isascii() and text.isdecimal() and len(text) < 10):
+    offset = natural(cursor)
+    if offset is None:
         raise RpcError(INVALID_PARAMS, "Invalid cursor")
-    return int(text)
+    return offset
 
 
 @dataclass(frozen=True, slots=True)
