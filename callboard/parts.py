@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from actors.child import outlet
 from callboard import logs, process, schema
 from callboard.config import FILE_NAME, Project, load_project
 from callboard.errors import StartError
@@ -96,6 +97,7 @@ def _begin(part: str) -> Project:
     """What every part does first: its logs, its limits, its end with supervisord, its project."""
     if "SUPERVISOR_ENABLED" in os.environ:
         process.die_with_parent(signal.SIGKILL)
+    outlet.take_over()
     logs.configure(part)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every open stream is a file

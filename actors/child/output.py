@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Callable
 from time import monotonic
-from typing import BinaryIO
+from typing import BinaryIO, cast
+
+from actors.child.outlet import Outlet
 
 BURST_CHARACTERS = 1_000_000
 CHARACTERS_PER_SECOND = 100_000
@@ -60,5 +62,5 @@ def keep_apart() -> None:
 def _bounded(stream: object) -> io.TextIOWrapper:
     if not isinstance(stream, io.TextIOWrapper):
         raise TypeError("a new process has Python's own streams")
-    encoding = stream.encoding
-    return BoundedText(stream.detach(), encoding)
+    encoding, buffer = stream.encoding, stream.detach()
+    return BoundedText(cast("BinaryIO", Outlet(buffer.fileno())), encoding)
