@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -17,7 +18,9 @@ class WorkerSlot:
     """A place among the workers of a host that share a database, held until the process ends.
 
     The lock is the kernel's: it goes with the process, however that ends, and two workers cannot
-    have one slot, so none takes for dead what its neighbour executes.
+    have one slot, so none takes for dead what its neighbour executes. Locks are told apart by the
+    folder they lie in, which has a number of its own: machines, and containers, may well share a
+    name without sharing a folder.
     """
 
     def __init__(self, database_url: str, wanted: str | None = None) -> None:
@@ -25,20 +28,35 @@ class WorkerSlot:
         scope = hashlib.sha256(database_url.encode()).hexdigest()[:16]
         self._folder = Path(tempfile.gettempdir()) / f"callboard-{os.getuid()}-{scope}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        # systemd-tmpfiles removes what is old, but not from a folder that somebody has locked.
+        self._kept = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(self._kept, fcntl.LOCK_SH)
         self._lock: IO[bytes] | None = None
         self.name = self._take(wanted)
         self.boot_id = uuid4().hex
-        self.key = f"{socket.gethostname().replace('/', '-')}/{self.name}"
+        host = socket.gethostname().replace("/", "-")
+        self.key = f"{host}.{self._number_of_folder()}/{self.name}"
 
     @property
     def owner(self) -> str:
-        """``host/worker slot/boot id``: who holds a lease."""
+        """``host.folder/worker slot/boot id``: who holds a lease."""
         return f"{self.key}/{self.boot_id}"
 
     def release(self) -> None:
         """Leaves the slot to others."""
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
+            os.close(self._kept)
+
+    def _number_of_folder(self) -> str:
+        path, mine = self._folder / "number", self._folder / f"number.{self.boot_id}"
+        if not path.exists():
+            mine.write_text(uuid4().hex[:12])
+            with suppress(FileExistsError):  # another worker was quicker
+                os.link(mine, path)
+            mine.unlink()
+        return path.read_text()
 
     def _take(self, wanted: str | None) -> str:
         if wanted is not None:

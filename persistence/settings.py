@@ -41,9 +41,9 @@ class DatabaseSettings(BaseSettings):
     pool_timeout_seconds: float = Field(5.0, gt=0, le=300)
     """How long a caller waits for a free connection before it is told ``Unavailable``."""
     statement_timeout_seconds: float = Field(30.0, ge=0, le=3600)
-    """How long one statement may take, and a transaction rest; 0 for no limit. The server is not told
-    when ``prepare_threshold`` is ``none``: behind a pooler it would reach somebody else's session.
-    There the connection is given up."""
+    """How long one statement may take, and a transaction rest; 0 for no limit. The server is not
+    told when ``prepare_threshold`` is ``none``: behind a pooler it would reach somebody else's
+    session. There the connection is given up."""
     unacknowledged_timeout_seconds: float = Field(10.0, gt=0, le=300)
     """After so long without an acknowledgement from the network the connection counts as dead."""
 

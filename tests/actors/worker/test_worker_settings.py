@@ -1,6 +1,7 @@
 """What the worker is told, and what it refuses to be told."""
 
 import asyncio
+import tempfile
 
 import pytest
 from pydantic import ValidationError
@@ -55,6 +56,22 @@ def test_two_workers_of_a_host_never_have_one_slot():
     assert again.boot_id != first.boot_id
     for slot in (again, second, elsewhere):
         slot.release()
+
+
+def test_a_machine_of_the_same_name_is_another_one(monkeypatch, tmp_path):
+    """As of two containers: neither takes for its own what the other executes."""
+    url = "postgresql://a-database-of-this-test"
+    slots = []
+    for name in ("one", "other", "one"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        slots.append(WorkerSlot(url, "0"))
+        if name == "one":
+            slots[-1].release()
+    one, other, again = slots
+    assert one.key != other.key
+    assert one.key == again.key
+    other.release()
 
 
 async def test_what_arrives_during_a_flush_goes_with_the_next():
