@@ -88,11 +88,12 @@ def service_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _temporary_folder(service_folder: Path) -> None:
+def _temporary_folder(service_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What a server leaves in the temporary folder goes with the session.
 
     That is a lock for each worker slot: the databases of a deployment are few, those of tests many.
     """
+    tmp_path_factory.getbasetemp()  # pytest's own is where it was, and stays for a while
     folder = service_folder / "tmp"
     folder.mkdir()
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
