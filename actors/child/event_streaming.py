@@ -8,7 +8,8 @@ what comes out is written under the names that every other run uses:
     values|ns  updates|ns     as everywhere, but messages without their empty fields
     tasks|ns  tools|ns  custom|ns
     checkpoints|ns            ``{id, parent_id, step, source}``, right before the values they hold
-    messages|ns               ``message-start``, ``content-block-…``, ``message-finish``
+    messages|ns               ``message-start``, ``content-block-…``, ``message-finish``;
+                              below ``tools:<id of a call>`` what that has returned
     lifecycle|ns              ``started`` and an end, of each subgraph
 
 The envelopes of the protocol are the gateway's.
@@ -19,6 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 from langgraph.stream import LifecycleTransformer, ProtocolEvent
@@ -170,6 +172,10 @@ class ProtocolFrames(Frames):
             return
         write = dumps_brief if mode in _BRIEF else dumps
         yield "|".join((mode, *namespace)), write(data)
+        if mode == "tools" and payload["event"] == "tool-finished":
+            name = "|".join(("messages", *namespace, f"tools:{payload['tool_call_id']}"))
+            for piece in _spoken(payload["tool_call_id"], payload.get("output")):
+                yield name, dumps(piece)
 
     def _with_name(self, namespace: tuple[str, ...], payload: dict[str, Any]) -> dict[str, Any]:
         """The end of a subgraph names it as its beginning did."""
@@ -178,6 +184,24 @@ class ProtocolFrames(Frames):
             return payload
         told = {"event": payload["event"], "graph_name": name}
         return {**told, "error": payload["error"]} if "error" in payload else told
+
+
+def _spoken(call_id: str, output: Any) -> Iterator[dict[str, Any]]:
+    """What a tool returned, as a message: pages show it where they list what the call has said.
+
+    A command that it returned says nothing here; its messages are seen in the values.
+    """
+    message_id, text = f"tool-{call_id}", ""
+    if isinstance(output, ToolMessage):
+        message_id = output.id or message_id
+        text = output.content if isinstance(output.content, str) else dumps(output.content).decode()
+    block = {"type": "text", "text": text}
+    yield {"event": "message-start", "role": "tool", "id": message_id, "tool_call_id": call_id}
+    yield {"event": "content-block-start", "index": 0, "content": {"type": "text", "text": ""}}
+    delta = {"type": "text-delta", "text": text}
+    yield {"event": "content-block-delta", "index": 0, "delta": delta}
+    yield {"event": "content-block-finish", "index": 0, "content": block}
+    yield {"event": "message-finish", "metadata": {}}
 
 
 def _place(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:

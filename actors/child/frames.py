@@ -2,8 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
-from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+from langchain_core.messages import (
+    BaseMessage,
+    BaseMessageChunk,
+    ToolMessage,
+    message_chunk_to_message,
+)
 
 from actors.child.serialize import dumps
 from actors.child.thread_state import place
@@ -74,6 +80,20 @@ class Frames:
             self.is_interrupted = True
         elif mode == "values":
             self._values, self._values_data = payload, data
+
+
+def identify(mode: str, payload: Any) -> None:
+    """Gives what a tool returned its id, before anybody hears of it.
+
+    Left to LangGraph it gets one in the state only; so clients find there what they were told of.
+    """
+    output = None
+    if mode == "tools":
+        output = payload.get("output")
+    elif mode == "events" and payload["event"] == "on_tool_end":
+        output = payload["data"].get("output")
+    if isinstance(output, ToolMessage) and output.id is None:
+        output.id = str(uuid4())
 
 
 class _Messages:

@@ -23,7 +23,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import StateSnapshot
 
 from actors.child import event_streaming, resumption, run_config
-from actors.child.frames import INTERRUPT, Frames
+from actors.child.frames import INTERRUPT, Frames, identify
 from actors.child.masking import masked
 from actors.child.serialize import dumps
 from actors.child.stop import Stopped, as_failure
@@ -99,6 +99,7 @@ async def run(
         else:
             async with aclosing(_stream(start, graph, plan, frames)) as parts:
                 async for namespace, mode, payload in parts:
+                    identify(mode, payload)
                     for name, data in frames.shape(namespace, mode, payload):
                         await emit(name, data)
         return await _succeeded(start, graph, frames)

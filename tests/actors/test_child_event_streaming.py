@@ -10,16 +10,22 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.stream import ProtocolEvent, StreamChannel, StreamTransformer
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from actors.child import runner
 from actors.child.serialize import dumps_brief
@@ -62,6 +68,27 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@tool
+def in_blocks(a: int, b: int) -> list[dict[str, str]]:
+    """Answers in content blocks."""
+    return [{"type": "text", "text": "one"}]
+
+
+@tool
+def refuse(a: int, b: int) -> str:
+    """Fails in a way that the model is to hear of."""
+    raise ToolException("no")
+
+
+refuse.handle_tool_error = True
+
+
+@tool
+def command(a: int, b: int) -> Command[Any]:
+    """Writes the state itself."""
+    return Command(update={"messages": [ToolMessage("done", tool_call_id="c1")]})
+
+
 async def _call(state: MessagesState) -> dict[str, Any]:
     return {"messages": [await Model().ainvoke(state["messages"])]}
 
@@ -81,8 +108,8 @@ class Trail(TypedDict, total=False):
     trail: Annotated[list[str], operator.add]
 
 
-def nested(inside: Any, **compiled: Any) -> Any:
-    builder = StateGraph(Trail)
+def nested(inside: Any, state: Any = Trail, **compiled: Any) -> Any:
+    builder = StateGraph(state)
     builder.add_node("sub", inside)
     builder.add_edge(START, "sub")
     return builder.compile(**compiled)
@@ -147,7 +174,7 @@ class Executed:
 async def test_a_chat_model_streams_content_blocks() -> None:
     run = Executed(chat())
     await run.run(input={"messages": [{"role": "user", "content": "hi"}]})
-    told = [data for _, data in run.of("messages")]
+    told = [data for name, data in run.of("messages") if name == "messages"]
     message_id = told[0].pop("id")
     assert told == [
         {"event": "message-start", "role": "ai"},
@@ -208,6 +235,39 @@ async def test_a_chat_model_streams_content_blocks() -> None:
     assert run.result is not None
     stored = json.loads(run.result.parts["values"])["messages"]
     assert stored[0]["additional_kwargs"] == {}, "rows have the whole form"
+
+
+@pytest.mark.parametrize(
+    ("used", "text"),
+    [
+        (add, "3"),
+        (in_blocks, '[{"type":"text","text":"one"}]'),
+        (refuse, "no"),
+        (command, ""),
+    ],
+    ids=lambda used: getattr(used, "name", None),
+)
+async def test_what_a_tool_returns_is_a_message_of_its_call(used: BaseTool, text: str) -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("use", ToolNode([used]))
+    builder.add_edge(START, "use")
+    run = Executed(nested(builder.compile(), MessagesState))
+    call = {"name": used.name, "args": {"a": 1, "b": 2}, "id": "c1"}
+    await run.run(input={"messages": [{"type": "ai", "content": "", "tool_calls": [call]}]})
+    told = run.of("tools", "messages")
+    assert [name for name, _ in told] == ["tools|sub:@"] * 2 + ["messages|sub:@|tools:@"] * 5
+    assert run.result is not None
+    stored = json.loads(run.result.parts["values"])["messages"][-1]
+    message_id = "tool-c1" if used is command else stored["id"]
+    assert [data for _, data in told[2:]] == [
+        {"event": "message-start", "role": "tool", "id": message_id, "tool_call_id": "c1"},
+        {"event": "content-block-start", "index": 0, "content": {"type": "text", "text": ""}},
+        {"event": "content-block-delta", "index": 0, "delta": {"type": "text-delta", "text": text}},
+        {"event": "content-block-finish", "index": 0, "content": {"type": "text", "text": text}},
+        {"event": "message-finish", "metadata": {}},
+    ]
+    if used is not command:
+        assert told[1][1]["output"]["id"] == stored["id"], "told as it is found in the state"
 
 
 async def test_each_checkpoint_comes_before_its_values() -> None:

@@ -271,6 +271,15 @@ class TestStream:
         tools = [data for name, data in frames if name == "tools"]
         assert [data["event"] for data in tools] == ["tool-started", "tool-finished"]
 
+    async def test_what_a_tool_returned_has_the_id_of_the_state(self) -> None:
+        call = {"name": "look", "args": {"at": "sky"}, "id": "call-1"}
+        told = {"type": "ai", "content": "", "tool_calls": [call]}
+        thread = Executed("uses_tools")
+        frames = await thread.run({"input": {"messages": [told]}, "stream_mode": ["events"]})
+        ends = [data["data"] for _, data in frames if data.get("event") == "on_tool_end"]
+        stored = parts(thread)["values"]["messages"][-1]
+        assert [end["output"] for end in ends] == [stored]
+
     async def test_a_mode_nobody_knows_is_ignored(self) -> None:
         frames = await Executed("steps").run({"input": {}, "stream_mode": ["lifecycle"]})
         assert [name for name, _ in frames] == ["metadata"]

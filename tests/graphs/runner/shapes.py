@@ -15,6 +15,7 @@ from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
 from pydantic import AliasChoices, AliasPath, BaseModel, Field
@@ -451,6 +452,12 @@ _looking = StateGraph(Trail)
 _looking.add_node("look", _look)
 _looking.add_edge(START, "look")
 looks = _looking.compile()
+
+
+_tooling = StateGraph(Chat)
+_tooling.add_node("use", ToolNode([look]))
+_tooling.add_edge(START, "use")
+uses_tools = _tooling.compile()
 
 
 class Counted(BaseModel):
