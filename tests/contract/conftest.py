@@ -15,7 +15,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-_KEPT = {"PATH", "HOME", "LANG", "PYTHONDONTWRITEBYTECODE"}
+_KEPT = {"PATH", "HOME", "LANG", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
 
 
 class Callboard:
