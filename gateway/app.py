@@ -147,7 +147,7 @@ def create_app(
         app.cleanup_ctx.append(mounted.lifespan)
         app.on_shutdown.append(mounted.on_shutdown)
     app.on_response_prepare.append(cors.on_response_prepare)
-    app.on_response_prepare.append(_send_elsewhere)
+    app.on_response_prepare.append(_close_after)
     app[DOCUMENT] = Document(
         ROUTES,
         graph_ids,
@@ -193,9 +193,13 @@ async def take_leave(app: web.Application) -> None:
     app[CONTEXT].open_answers.stop()
 
 
-async def _send_elsewhere(request: web.Request, response: web.StreamResponse) -> None:
-    """While the gateway stops. A WebSocket's own answer is about something else."""
-    stopping = request.app[CONTEXT].open_answers.stopping
-    if stopping and not isinstance(response, web.WebSocketResponse):
+async def _close_after(request: web.Request, response: web.StreamResponse) -> None:
+    """Says so where the connection closes: as the gateway stops, or as a body cannot be read on.
+
+    Whoever is not told would send the next request into a line that is gone. A WebSocket's own
+    answer is about something else.
+    """
+    closes = request.app[CONTEXT].open_answers.stopping or request.content.exception() is not None
+    if closes and not isinstance(response, web.WebSocketResponse):
         response.headers["Connection"] = "close"
         response.force_close()

@@ -77,17 +77,19 @@ class Exchange:
             await self._gone.wait()
             return {"type": "http.disconnect"}
         if (self.request.content_length or 0) > self._limit:
-            return await self._refuse_body()
+            return await self._refuse_body(413, "Request Entity Too Large")
         content = self.request.content
         try:
             # Authentication may have read all of it before.
             body = await self.request.read() if content.at_eof() else await content.readany()
+        except web.RequestPayloadError as error:
+            return await self._refuse_body(400, f"The request's body cannot be read: {error}")
         except ConnectionError:
             self.disconnect()
             return {"type": "http.disconnect"}
         self._received += len(body)
         if self._received > self._limit:
-            return await self._refuse_body()
+            return await self._refuse_body(413, "Request Entity Too Large")
         self._body_is_read = content.at_eof()
         return {"type": "http.request", "body": body, "more_body": not self._body_is_read}
 
@@ -107,10 +109,10 @@ class Exchange:
             self.disconnect()
             raise Disconnected("the client has left") from error
 
-    async def _refuse_body(self) -> Message:
+    async def _refuse_body(self, status: int, detail: str) -> Message:
         """Answers in the application's place, which then sees that nobody is there any more."""
         if self.response is None:
-            self.response = web.json_response({"detail": "Request Entity Too Large"}, status=413)
+            self.response = web.json_response({"detail": detail}, status=status)
             self.is_complete = True
             await self.response.prepare(self.request)
             await self.response.write_eof()

@@ -71,9 +71,13 @@ class Connection(Protocol):
 def malformed(command: Any) -> dict[str, Any] | None:
     """The answer to what is no command; None for one."""
     named = command if isinstance(command, dict) else {}
-    if isinstance(named.get("id"), int) and isinstance(named.get("method"), str):
+    command_id = named.get("id")
+    is_known = isinstance(command_id, int) and not isinstance(command_id, bool)
+    if is_known and isinstance(named.get("method"), str):
         return None
-    return failure(named.get("id"), CommandRefused("invalid_argument", _MALFORMED))
+    # What is no number is said again only where whoever sent it could still know it by that.
+    shown = command_id if is_known or isinstance(command_id, str | float) else None
+    return failure(shown, CommandRefused("invalid_argument", _MALFORMED))
 
 
 def success(command_id: Any, result: Mapping[str, Any], seq: int = 0) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from gateway.commands import CommandRefused, carry_out, failure, malformed, success
+from gateway.errors import Unprocessable
 from gateway.routing import Call
 from gateway.subscription import Subscription, subscription
 from gateway.thread_following import ThreadEvents
@@ -96,7 +97,11 @@ class ProtocolSocket:
             many = f"A connection can have {_MAX_SUBSCRIPTIONS} subscriptions."
             raise CommandRefused("invalid_argument", many, seq=self.seq)
         subscription_id = str(uuid4())
-        sending = self._send_events(command_id, subscription_id, subscription(params))
+        try:
+            wanted = subscription(params)
+        except Unprocessable as error:
+            raise CommandRefused("invalid_argument", error.detail, seq=self.seq) from None
+        sending = self._send_events(command_id, subscription_id, wanted)
         self._subscriptions[subscription_id] = asyncio.create_task(sending)
 
     async def unsubscribe(self, subscription_id: str) -> None:

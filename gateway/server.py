@@ -5,11 +5,14 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import structlog
 from aiohttp import web
 
 from gateway.app import take_leave
+from gateway.connection import Connection
 from gateway.context import CONTEXT
 from gateway.listener import Listener
 from gateway.logged_headers import access_log
@@ -49,18 +52,22 @@ async def serve_until(
         # Without it the handler of a quiet stream never learns that its client has left.
         handler_cancellation=True,
         shutdown_timeout=settings.gateway_shutdown_seconds,
-        # Query strings with many keys, and tokens in headers, are longer than aiohttp's 8 KiB.
-        max_line_size=_LONGEST_LINE_BYTES,
-        max_field_size=_LONGEST_LINE_BYTES,
-        access_log=logging.getLogger("aiohttp.access") if settings.access_log else None,
-        access_log_class=access_log(app[CONTEXT].http.logging_headers),
     )
+    of_connections: dict[str, Any] = {
+        # Query strings with many keys, and tokens in headers, are longer than aiohttp's 8 KiB.
+        "max_line_size": _LONGEST_LINE_BYTES,
+        "max_field_size": _LONGEST_LINE_BYTES,
+        "access_log": logging.getLogger("aiohttp.access") if settings.access_log else None,
+        "access_log_class": access_log(app[CONTEXT].http.logging_headers),
+    }
     try:
         await runner.setup()
         if runner.server is None:
             raise RuntimeError("the runner is set up")
+        loop = asyncio.get_running_loop()
+        connection = partial(Connection, runner.server, loop=loop, **of_connections)
         listener = await Listener.open(
-            runner.server, settings.host, settings.port, settings.listen_backlog
+            connection, settings.host, settings.port, settings.listen_backlog
         )
         log.info("gateway listens", host=settings.host, port=listener.port)
         listening(listener.port)

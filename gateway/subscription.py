@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from gateway.protocol import GAP, ProtocolEvent
+from gateway.wire.body import checked
+from gateway.wire.streams import EventSubscription
+
+_ASKED = TypeAdapter(EventSubscription)
 
 CHANNELS = (
     "values",
@@ -76,15 +81,14 @@ def _is_channel(channel: Any) -> bool:
     return channel in CHANNELS or (channel.startswith("custom:") and channel != "custom:")
 
 
-def subscription(asked: Mapping[str, Any]) -> Subscription:
-    """What is asked for; channels are checked already. Parts of another form say nothing."""
-    namespaces, depth, since = asked.get("namespaces"), asked.get("depth"), asked.get("since")
-    prefixes = namespaces if isinstance(namespaces, list) else []
+def subscription(content: Mapping[str, Any]) -> Subscription:
+    """What is asked for; channels are checked already. Raises Unprocessable."""
+    asked: EventSubscription = checked(content, _ASKED)
     return Subscription(
-        frozenset(asked["channels"]),
-        tuple(tuple(map(str, prefix)) for prefix in prefixes if isinstance(prefix, list)) or None,
-        depth if isinstance(depth, int) and not isinstance(depth, bool) else None,
-        since if isinstance(since, int) and not isinstance(since, bool) else 0,
+        frozenset(asked.channels),
+        tuple(map(tuple, asked.namespaces or ())) or None,
+        asked.depth,
+        asked.since or 0,
     )
 
 

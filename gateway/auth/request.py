@@ -11,6 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.asgi import Message, Receive, Scope, scope_of
+from gateway.wire.body import whole_body
 
 PARAMETERS = frozenset(
     {
@@ -107,7 +108,7 @@ async def arguments(request: web.Request, wanted: frozenset[str]) -> dict[str, A
 
 def _receive(request: web.Request) -> Receive:
     async def receive() -> Message:
-        return {"type": "http.request", "body": await request.read(), "more_body": False}
+        return {"type": "http.request", "body": await whole_body(request), "more_body": False}
 
     return receive
 
@@ -115,7 +116,7 @@ def _receive(request: web.Request) -> Receive:
 async def _body(request: web.Request) -> Any:
     """The body as JSON; None for one that is none, which the route will say."""
     try:
-        return orjson.loads(await request.read())
+        return orjson.loads(await whole_body(request))
     except orjson.JSONDecodeError:
         return None
 

@@ -44,7 +44,7 @@ from gateway.routing import Call, Routes
 from gateway.sse import send_frames
 from gateway.waiting import wait_for_end, when_available
 from gateway.wire.answers import answer, relay
-from gateway.wire.body import Query, checked
+from gateway.wire.body import Query, checked, whole_body
 from gateway.wire.jsonrpc import NoRpc, RpcAnswer, RpcMessage
 from gateway.wire.runs import RunCreate
 from persistence import runs, threads
@@ -143,9 +143,9 @@ async def show_card(call: Call, assistant_id: str) -> web.Response:
 )
 async def message(call: Call, assistant_id: str) -> web.StreamResponse:
     """Takes one message of the A2A protocol; errors are answered inside it, with 200."""
-    request_id = None
+    request_id, body = None, await whole_body(call.request)
     try:
-        request = read(await call.request.read())
+        request = read(body)
         if request is None or request.is_notification:
             raise RpcError(INVALID_REQUEST, "Expected a request with an id")
         request_id = request.id

@@ -36,7 +36,7 @@ from gateway.responses import Response
 from gateway.routing import Call, Routes
 from gateway.waiting import wait_for_end
 from gateway.wire.answers import answer, relay
-from gateway.wire.body import checked
+from gateway.wire.body import checked, whole_body
 from gateway.wire.jsonrpc import NoRpc, RpcAnswer, RpcMessage
 from gateway.wire.runs import RunCreate
 from persistence import assistants
@@ -63,7 +63,7 @@ async def message(call: Call) -> web.StreamResponse:
         needed = "Accept must allow application/json or text/event-stream"
         return answer({"error": needed}, status=400)
     try:
-        request = read(await call.request.read())
+        request = read(await whole_body(call.request))
     except RpcError as error:
         return answer({"error": error.message}, status=400)
     if request is None or request.is_notification:

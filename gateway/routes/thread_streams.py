@@ -19,6 +19,7 @@ from gateway.sse import frame, send_frames
 from gateway.subscription import ALLOWED, Subscription, subscription, unknown_channels
 from gateway.thread_following import ThreadEvents, run_frames
 from gateway.wire.answers import answer
+from gateway.wire.body import whole_body
 from gateway.wire.streams import (
     THREAD_MODES,
     EventSubscription,
@@ -61,7 +62,8 @@ async def follow(call: Call, thread_id: UUID, query: ThreadStream) -> web.Stream
 
 def _query(call: Call) -> str:
     """The query as it came. Clients put their base URL, and so a prefix, before a place."""
-    return f"?{call.request.query_string}" if call.request.query_string else ""
+    raw = call.request.rel_url.raw_query_string
+    return f"?{raw}" if raw else ""
 
 
 def _after(last_event_id: str | None) -> str | None:
@@ -209,6 +211,6 @@ async def protocol_socket(call: Call, thread_id: str) -> web.StreamResponse:
 
 async def _content(request: web.Request) -> Any:
     try:
-        return orjson.loads(await request.read())
+        return orjson.loads(await whole_body(request))
     except orjson.JSONDecodeError:
         raise BadRequest(_NO_JSON) from None

@@ -36,18 +36,28 @@ class Query(BaseModel):
 async def read_body(request: web.Request, adapter: TypeAdapter[T]) -> T:
     """The body as ``adapter``'s type, whatever content type it claims.
 
-    Raises Unprocessable, and BadRequest for one that is cut off or not compressed as it claims.
+    Raises Unprocessable, and what ``whole_body`` does.
+    """
+    try:
+        content = orjson.loads(await whole_body(request))
+    except orjson.JSONDecodeError:
+        raise Unprocessable("Invalid JSON in request body") from None
+    return checked(content, adapter)
+
+
+async def whole_body(request: web.Request) -> bytes:
+    """The body as it was sent, uncompressed.
+
+    Raises BadRequest for one that is cut off or not compressed as it claims, and aiohttp's refusal
+    of one that is too large.
     """
     size, largest = request.content_length or 0, request.client_max_size
     if size > largest:  # told before it is sent
         raise web.HTTPRequestEntityTooLarge(largest, size)
     try:
-        content = orjson.loads(await request.read())
+        return await request.read()
     except web.RequestPayloadError as error:
         raise BadRequest(f"The request's body cannot be read: {error}") from None
-    except orjson.JSONDecodeError:
-        raise Unprocessable("Invalid JSON in request body") from None
-    return checked(content, adapter)
 
 
 def checked(content: Any, adapter: TypeAdapter[T]) -> T:

@@ -11,8 +11,8 @@ class RpcMessage(Body):
 
     jsonrpc: Literal["2.0"]
     method: str
-    id: str | int | None = None
-    params: dict[str, Any] = {}
+    id: str | int | float | None = None
+    params: dict[str, Any] | None = None
 
 
 class RpcAnswer(Shown):

@@ -18,6 +18,7 @@ from gateway.wire.fields import (
     Key,
     NotNull,
     Offset,
+    Storable,
     Uuid,
     Whole,
 )
@@ -111,7 +112,7 @@ def _command(command: dict[str, Any]) -> dict[str, Any]:
     return command
 
 
-RunConfig = Annotated[dict[str, Any], AsSent(RunConfigForm)]
+RunConfig = Annotated[dict[str, Any], AsSent(RunConfigForm), Storable]
 Checkpoint = Annotated[dict[str, Any], AsSent(CheckpointForm), AfterValidator(_place)]
 Command = Annotated[dict[str, Any], AsSent(CommandForm), AfterValidator(_command)]
 

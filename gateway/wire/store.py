@@ -55,6 +55,13 @@ def _empty_for_null(given: Any) -> Any:
     return [] if given is None else given
 
 
+def _no_number(given: Any) -> Any:
+    """To Python 0 is false; to JSON it is not."""
+    if not isinstance(given, bool):
+        raise ValueError("expected false, a list or null")
+    return given
+
+
 Labels = Annotated[list[Key], AfterValidator(check_labels)]
 Dotted = Annotated[Labels, BeforeValidator(_split), WithJsonSchema({"type": "string"})]
 Ttl = Annotated[float, Field(gt=0, le=_LONGEST_TTL_MINUTES)]
@@ -67,7 +74,7 @@ class StorePut(Body):
     namespace: Labels
     key: Key
     value: JsonObject
-    index: Literal[False] | list[Key] | None = None
+    index: Annotated[Literal[False], BeforeValidator(_no_number)] | list[Key] | None = None
     """Paths of the texts to embed; false: nothing is."""
     ttl: Ttl | None = None
     """Minutes to live; null: for ever, left out: what the project says."""

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from gateway.wire.body import Body, Query
+from gateway.wire.fields import Whole
 from gateway.wire.runs import modes
 
 THREAD_MODES = ("run_modes", "lifecycle", "state_update")
@@ -30,7 +31,7 @@ class ThreadCommand(Body):
 
     id: int
     method: str
-    params: dict[str, Any] = {}
+    params: dict[str, Any] | None = None
 
 
 class EventSubscription(Body):
@@ -43,5 +44,5 @@ class EventSubscription(Body):
 
     channels: Annotated[list[str], Field(min_length=1)]
     namespaces: list[list[str]] | None = None
-    depth: int | None = None
-    since: int = 0
+    depth: Whole | None = None
+    since: Whole | None = None

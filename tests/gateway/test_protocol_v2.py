@@ -190,7 +190,7 @@ def test_sequence_numbers_rise_with_the_events_and_fit_javascript() -> None:
         ({"channels": ["input"]}, ["input.requested"]),
         ({"channels": ["values"], "since": seq_of(f"{EPOCH_MS + 1}-1")}, ["values sub:1 deep:2"]),
         (
-            {"channels": ["values"], "since": "x", "namespaces": 3, "depth": "y"},
+            {"channels": ["values"], "since": None, "namespaces": None, "depth": None},
             ["values", "values sub:1", "values sub:1 deep:2"],
         ),
     ],
@@ -422,6 +422,21 @@ async def test_what_is_no_subscription(client: Client, body: bytes, detail: str)
     answer = await client.ask("POST", f"/threads/{uuid.uuid4()}/stream/events", raw=body)
     assert answer.status == 400
     assert detail in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    "part", [{"namespaces": 3}, {"namespaces": [[1]]}, {"depth": "y"}, {"since": True}]
+)
+async def test_a_part_of_the_wrong_type_is_refused_on_both_ways(client: Client, part: Any) -> None:
+    path, asked = f"/threads/{uuid.uuid4()}/stream/events", {"channels": ["values"], **part}
+    answer = await client.post(path, asked)
+    assert answer.status == 422
+    assert answer.json["detail"].startswith(next(iter(part)))
+    async with client.session.ws_connect(client.url + path) as socket:
+        await socket.send_json({"id": 1, "method": "subscription.subscribe", "params": asked})
+        refused = await socket.receive_json()
+    assert (refused["id"], refused["error"]) == (1, "invalid_argument")
+    assert refused["message"] == answer.json["detail"]
 
 
 async def test_a_get_without_an_upgrade_is_not_allowed(client: Client) -> None:
