@@ -27,9 +27,12 @@ graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project with one graph, which says a word, in a folder with a name that needs quotes."""
-    folder = tmp_path / "somebody's project"
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with one graph, which says a word, in a folder with a name that needs quotes.
+
+    Its path is short enough for sockets, which so lie in it, and not in a folder below /tmp.
+    """
+    folder = tmp_path_factory.mktemp("up") / "somebody's project"
     folder.mkdir()
     say(folder, "first")
     content = {"graphs": {"agent": "./agent.py:graph"}}
