@@ -100,7 +100,7 @@ class MemoryEventLog:
         """How many events an attempt has put."""
         return self._log(run_id).seq.get(attempt, 0)
 
-    async def flush(self, run_id: str) -> None:
+    async def settle(self, run_id: str) -> None:
         """Returns at once: what was put is there."""
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────

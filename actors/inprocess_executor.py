@@ -167,8 +167,10 @@ class InProcessExecutor:
             metadata=claimed.metadata,
             credential=f"{claimed.run_id}.{claimed.credential}",
         )
-        put = self._events.put
-        return await execution.execute(start, self._graphs, self._saver, self._store, put)
+        events = self._events
+        return await execution.execute(
+            start, self._graphs, self._saver, self._store, events.put, events.settle
+        )
 
     def _ended(self, running: _Running, code: "asyncio.Task[runner.Result]") -> None:
         """The code came to its end: whoever waits is told how."""

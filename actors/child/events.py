@@ -180,6 +180,13 @@ class EventWriter:
             await self._movement()
         return True
 
+    async def settle(self, run_id: str) -> None:
+        """Returns when what was put for the run so far is in Redis; at once while that is away."""
+        log = self._logs.get(run_id)
+        place = 0 if log is None else log.place
+        while place > self._settled and self._away_since is None:
+            await self._movement()
+
     def count(self, run_id: str) -> int:
         """How many events were put for the run's present attempt; 0 once it is forgotten."""
         log = self._logs.get(run_id)
@@ -261,6 +268,7 @@ class EventWriter:
                 "events cannot be written; they wait until Redis is back",
                 extra={"reason": f"{type(error).__name__}: {error}"},
             )
+            self._moved()
         await _hang_up(connection)
         pause = min(_LONGEST_PAUSE_SECONDS, 0.02 * 2 ** min(failures, 10))
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, no secret
@@ -287,7 +295,7 @@ class EventWriter:
     # Waiting
 
     def _moved(self) -> None:
-        """Wakes who waits for room or for a flush."""
+        """Wakes who waits for room or for what was put to be written."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -296,7 +304,7 @@ class EventWriter:
             self._work.clear()
 
     async def _movement(self) -> None:
-        """Returns after the next batch or drop, or after a second, as time decides too."""
+        """Returns after the next batch or drop, when Redis goes away, and after a second."""
         watcher = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
         await asyncio.wait({watcher}, timeout=1.0)

@@ -18,10 +18,20 @@ _log = logging.getLogger(__name__)
 
 Put = Callable[[str, int, str, bytes], Awaitable[None]]
 """Takes an event: run id, attempt, name, data."""
+Settle = Callable[[str], Awaitable[None]]
+"""Returns when what was put for a run can be lost no more with this process."""
+
+_TURNS = 5
+"""Of the loop, at most, from a task's end to the ``put`` of what it streamed before."""
 
 
 async def execute(
-    start: runner.Start, graphs: Graphs, saver: BatchingSaver, store: BaseStore, put: Put
+    start: runner.Start,
+    graphs: Graphs,
+    saver: BatchingSaver,
+    store: BaseStore,
+    put: Put,
+    settle: Settle,
 ) -> runner.Result:
     """The run's own code; what happens in here may be hit by a stop at any point."""
     loopback.credential.set(start.credential)
@@ -29,9 +39,14 @@ async def execute(
     async def emit(name: str, data: bytes) -> None:
         await put(start.run_id, start.attempt, name, data)
 
+    async def told() -> None:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        await settle(start.run_id)
+
     config, context = run_config.compose(start), start.kwargs.get("context")
     async with graphs.open(start.graph_id, config, context=context) as graph:
-        fenced = saver.for_run(start.run_id, start.attempt)
+        fenced = saver.for_run(start.run_id, start.attempt, told)
         return await runner.run(start, graph, fenced, store, emit)
 
 

@@ -188,8 +188,10 @@ class GraphProcess:
         self._retire_when_empty()
 
     async def _execute(self, frame: Frame) -> runner.Result:
-        start, put = runner.Start(**frame.head, kwargs=orjson.loads(frame.body)), self._events.put
-        return await execution.execute(start, self._graphs, self._saver, self._store, put)
+        start, events = runner.Start(**frame.head, kwargs=orjson.loads(frame.body)), self._events
+        return await execution.execute(
+            start, self._graphs, self._saver, self._store, events.put, events.settle
+        )
 
     async def _threads_have_left(self, work: Work) -> None:
         """Waits until no thread executes code of a stopped run any more.

@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import copy
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
@@ -56,6 +56,7 @@ from actors.child.checkpoint_writer import (
 __all__ = ["BatchingSaver", "PutTooLarge", "StaleAttempt"]
 
 T = TypeVar("T")
+Told = Callable[[], Awaitable[None]]
 
 HEAVY_BYTES = 256 * 1024
 """Larger puts go through a writer of their own, so that nobody else's wait for their transfer."""
@@ -101,17 +102,23 @@ class BatchingSaver(AsyncPostgresSaver):
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="checkpoints")
         self._one_at_a_time = asyncio.Semaphore(1)
         self._fence: Fence | None = None
+        self._told: Told | None = None
         self._unsettled: set[asyncio.Future[None]] | None = None
         self._kept: dict[tuple[str, str, str], Any] = {}
 
-    def for_run(self, run_id: uuid.UUID | str, attempt: int) -> "BatchingSaver":
+    def for_run(
+        self, run_id: uuid.UUID | str, attempt: int, told: Told | None = None
+    ) -> "BatchingSaver":
         """The saver of one attempt: writes only while that attempt owns its run.
 
+        told: awaited before anything is written. It returns when what the run has said so far
+        cannot be lost: a step that is stored is never executed again, so nobody says it again.
         A refused write raises StaleAttempt. Reads see every put of this view that was begun before
         them, also with durability "async", where LangGraph does not wait for its puts.
         """
         view = copy.copy(self)
         view._fence = Fence(uuid.UUID(str(run_id)), attempt)
+        view._told = told
         view._unsettled = set()
         view._kept = {}
         return view
@@ -119,7 +126,7 @@ class BatchingSaver(AsyncPostgresSaver):
     def unfenced(self) -> "BatchingSaver":
         """The saver for writes that belong to no run: a client's change of state."""
         view = copy.copy(self)
-        view._fence = view._unsettled = None
+        view._fence = view._told = view._unsettled = None
         view._kept = {}
         return view
 
@@ -259,6 +266,8 @@ class BatchingSaver(AsyncPostgresSaver):
             raise PutTooLarge(
                 f"one step's changes take {size} bytes to store; the limit is {MAX_PUT_BYTES}"
             )
+        if self._told is not None:
+            await self._told()
         put = Put(self._fence, rows, size)
         await (self._heavy if size > HEAVY_BYTES else self._light).enqueue(put)
         return put

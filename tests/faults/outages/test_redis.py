@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 from langgraph_sdk.client import LangGraphClient
@@ -171,3 +172,41 @@ async def test_a_flush_loses_no_run_that_waits(
         eventually(lambda run=run: topology.run_row(run["run_id"])["finished_at"], "it ends")
         assert topology.run_row(run["run_id"])["status"] == "success"
     assert len(side_effects.read()) == len(runs)
+
+
+async def test_what_a_stored_step_said_is_not_lost_with_its_process(
+    topology: Any, client: LangGraphClient, side_effects: Any, valkey: Service, tmp_path: Path
+) -> None:
+    """A step that is stored is not executed again, so its events have to be stored before it."""
+    speak, end = tmp_path / "speak", tmp_path / "end"
+    script = [["hold", str(speak)], ["flood", 5000], ["hold", str(end)]]
+    thread = (await client.threads.create())["thread_id"]
+    run = await client.runs.create(
+        thread,
+        "script",
+        input={"script": script, "log": str(side_effects.path)},
+        stream_mode="custom",
+        stream_resumable=True,
+    )
+    step = await asyncio.to_thread(side_effects.await_step, "0:hold")
+    with frozen(valkey):
+        speak.touch()
+        await asyncio.to_thread(side_effects.await_step, "2:hold")
+        await _stored(topology, thread, "1:flood")
+        psutil.Process(step["pid"]).kill()
+    end.touch()
+
+    parts = client.runs.join_stream(thread, run["run_id"], last_event_id="-1")
+    ticks = [part.data["tick"] async for part in parts if part.event == "custom"]
+    assert ticks[-5000:] == list(range(5000))
+    assert topology.run_row(run["run_id"])["status"] == "success"
+
+
+async def _stored(topology: Any, thread: str, step: str, seconds: float = 1.0) -> None:
+    """Returns when it is stored that a step is done, or when it might have been."""
+    deadline = time.monotonic() + seconds
+    query = "SELECT FROM checkpoint_writes WHERE thread_id = %s AND position(%s IN blob) > 0"
+    while time.monotonic() < deadline:
+        if topology.query(query, thread, step.encode()):
+            return
+        await asyncio.sleep(0.05)
