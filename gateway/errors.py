@@ -27,7 +27,8 @@ BUSY = (
 
 RETRY_AFTER_SECONDS = 2
 """What a client is told to wait when a dependency is gone: about the time of a restart."""
-_TRY_AGAIN = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+TRY_AGAIN = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+"""Headers of every 503."""
 
 
 class RequestError(Exception):
@@ -74,7 +75,7 @@ class ProjectFailed(RequestError):
     status = 503
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail, _TRY_AGAIN)
+        super().__init__(detail, TRY_AGAIN)
 
 
 class Denied(RequestError):
@@ -100,9 +101,9 @@ def refusal(error: Exception) -> Refusal | None:
         case RequestError():
             return Refusal(error.status, error.detail, error.headers)
         case persistence.Unavailable():
-            return Refusal(503, "The database is not available", _TRY_AGAIN)
+            return Refusal(503, "The database is not available", TRY_AGAIN)
         case InspectorUnavailable():
-            return Refusal(503, "No worker can answer for the graph at present", _TRY_AGAIN)
+            return Refusal(503, "No worker can answer for the graph at present", TRY_AGAIN)
         case persistence.ThreadBusy():
             return Refusal(409, BUSY)
         case persistence.ThreadNotFound():

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from gateway.errors import TRY_AGAIN
 from gateway.metrics import report
 from gateway.responses import Response
 from gateway.routing import PUBLIC, Call, Routes
@@ -34,7 +35,12 @@ async def live(call: Call) -> web.Response:
 @routes.get(
     "/ready",
     on=PUBLIC,
-    responses={200: dict[str, Any], 503: Response("What is missing.", dict[str, Any])},
+    responses={
+        200: dict[str, Any],
+        503: Response(
+            "What is missing.", dict[str, Any], headers={"Retry-After": "seconds to wait"}
+        ),
+    },
 )
 async def ready(call: Call) -> web.Response:
     """Whether a run that is created now would be executed: 503 names what is missing."""
@@ -45,7 +51,9 @@ async def ready(call: Call) -> web.Response:
         "workers": workers,
     }
     is_ready = all(state == "ok" for state in checks.values())
-    return answer({"ready": is_ready, "checks": checks}, status=200 if is_ready else 503)
+    if is_ready:
+        return answer({"ready": True, "checks": checks})
+    return answer({"ready": False, "checks": checks}, status=503, headers=TRY_AGAIN)
 
 
 async def _rows(call: Call) -> tuple[str, str]:

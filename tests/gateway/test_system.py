@@ -178,3 +178,4 @@ async def test_without_a_database_answers_are_503_and_say_when_to_come_back(hous
     assert (await client.get("/ok")).status == 200
     ready = await client.get("/ready")
     assert (ready.status, ready.json["checks"]["postgres"]) == (503, "unavailable")
+    assert int(ready.headers["Retry-After"]) >= 1
