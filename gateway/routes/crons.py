@@ -87,8 +87,7 @@ async def search(call: Call, body: CronSearch) -> web.Response:
         offset=body.offset,
         sort_by=body.sort_by or "created_at",
         sort_order=(body.sort_order or "desc") if body.sort_by else "desc",
-        allowed=call.allowed,
-        allowed_threads=(await call.authorize("threads.search", {})).allowed,
+        **await _visible(call),
     )
     return page([selected(show_cron(row), body.select) for row in rows], body.limit, body.offset)
 
