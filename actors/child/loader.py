@@ -66,13 +66,10 @@ class Graphs:
     _exports: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    async def load(cls, project: Mapping[str, Any]) -> "Graphs":
-        """As ``import_all``, off the loop: a module may call ``asyncio.run`` or take minutes."""
-        return await asyncio.to_thread(cls.import_all, project)
-
-    @classmethod
     def import_all(cls, project: Mapping[str, Any]) -> "Graphs":
         """Imports every graph of the project.
+
+        To be called where no loop turns: a module may call ``asyncio.run``, or take minutes.
 
         project: ``{"root": folder, "graphs": {id: "./file.py:var" | "package.module:var"},
             "dependencies": [folders]}``. Root and dependencies become the first entries of
