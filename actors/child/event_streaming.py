@@ -9,7 +9,8 @@ what comes out is written under the names that every other run uses:
     tasks|ns  tools|ns  custom|ns
     checkpoints|ns            ``{id, parent_id, step, source}``, right before the values they hold
     messages|ns               ``message-start``, ``content-block-…``, ``message-finish``;
-                              below ``tools:<id of a call>`` what that has returned
+                              below ``tools:<id of a call>`` what that has returned, when the
+                              graph wants its tools told of, as those of ``create_agent`` do
     lifecycle|ns              ``started`` and an end, of each subgraph
 
 The envelopes of the protocol are the gateway's.
@@ -146,10 +147,14 @@ def _is_checkpoint_of(values: Any, ahead: "asyncio.Future[Any]") -> bool:
 class ProtocolFrames(Frames):
     """Shapes the stream of one attempt for the thread protocol."""
 
-    def __init__(self, kwargs: Mapping[str, Any], *, watch_values: bool) -> None:
-        """watch_values: whether streamed values are the state: transformers may change them."""
+    def __init__(self, kwargs: Mapping[str, Any], graph: Compiled) -> None:
+        """Graphs with transformers may change the values that they stream, and tell of tools."""
         super().__init__(kwargs)
-        self._watch_values = watch_values
+        transformers = graph.stream_transformers or ()
+        self._watch_values = not transformers
+        self._tools_speak = any(
+            "tools" in getattr(one, "required_stream_modes", ()) for one in transformers
+        )
         self._names: dict[tuple[str, ...], str] = {}
 
     def shape(
@@ -172,7 +177,7 @@ class ProtocolFrames(Frames):
             return
         write = dumps_brief if mode in _BRIEF else dumps
         yield "|".join((mode, *namespace)), write(data)
-        if mode == "tools" and payload["event"] == "tool-finished":
+        if mode == "tools" and payload["event"] == "tool-finished" and self._tools_speak:
             name = "|".join(("messages", *namespace, f"tools:{payload['tool_call_id']}"))
             for piece in _spoken(payload["tool_call_id"], payload.get("output")):
                 yield name, dumps(piece)

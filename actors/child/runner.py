@@ -112,7 +112,7 @@ async def run(
 def _frames(start: Start, graph: Compiled) -> Frames:
     if not event_streaming.is_asked_for(start.kwargs):
         return Frames(start.kwargs)
-    return event_streaming.ProtocolFrames(start.kwargs, watch_values=not graph.stream_transformers)
+    return event_streaming.ProtocolFrames(start.kwargs, graph)
 
 
 async def _stream(

@@ -23,7 +23,7 @@ from langchain_core.tools import BaseTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt import ToolCallTransformer, ToolNode
 from langgraph.stream import ProtocolEvent, StreamChannel, StreamTransformer
 from langgraph.types import Command, interrupt
 
@@ -100,6 +100,19 @@ def chat() -> Any:
     builder.add_edge(START, "model")
     builder.add_edge("model", "tools")
     return builder.compile()
+
+
+def using(used: BaseTool) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("use", ToolNode([used]))
+    builder.add_edge(START, "use")
+    return builder.compile()
+
+
+def asking_for(used: BaseTool) -> dict[str, Any]:
+    """A conversation in which the model has called the tool."""
+    call = {"name": used.name, "args": {"a": 1, "b": 2}, "id": "c1"}
+    return {"messages": [{"type": "ai", "content": "", "tool_calls": [call]}]}
 
 
 class Trail(TypedDict, total=False):
@@ -248,12 +261,8 @@ async def test_a_chat_model_streams_content_blocks() -> None:
     ids=lambda used: getattr(used, "name", None),
 )
 async def test_what_a_tool_returns_is_a_message_of_its_call(used: BaseTool, text: str) -> None:
-    builder = StateGraph(MessagesState)
-    builder.add_node("use", ToolNode([used]))
-    builder.add_edge(START, "use")
-    run = Executed(nested(builder.compile(), MessagesState))
-    call = {"name": used.name, "args": {"a": 1, "b": 2}, "id": "c1"}
-    await run.run(input={"messages": [{"type": "ai", "content": "", "tool_calls": [call]}]})
+    run = Executed(nested(using(used), MessagesState, transformers=[ToolCallTransformer]))
+    await run.run(input=asking_for(used))
     told = run.of("tools", "messages")
     assert [name for name, _ in told] == ["tools|sub:@"] * 2 + ["messages|sub:@|tools:@"] * 5
     assert run.result is not None
@@ -268,6 +277,13 @@ async def test_what_a_tool_returns_is_a_message_of_its_call(used: BaseTool, text
     ]
     if used is not command:
         assert told[1][1]["output"]["id"] == stored["id"], "told as it is found in the state"
+
+
+async def test_a_tool_says_nothing_where_the_graph_does_not_want_it_told_of() -> None:
+    run = Executed(using(add))
+    await run.run(input=asking_for(add))
+    assert [data["event"] for _, data in run.of("tools")] == ["tool-started", "tool-finished"]
+    assert run.of("messages") == []
 
 
 async def test_each_checkpoint_comes_before_its_values() -> None:
