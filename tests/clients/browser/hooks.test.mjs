@@ -114,9 +114,13 @@ class Conversation {
   }
 }
 
+/** Of the latest run; undefined before there is one: a hook names a thread that its run will make. */
 async function status(threadId) {
-  const [run] = await client.runs.list(threadId);
-  return run.status;
+  const [run] = await client.runs.list(threadId).catch((error) => {
+    if (error.status !== 404) throw error;
+    return [];
+  });
+  return run?.status;
 }
 
 async function eventually(check) {
