@@ -143,9 +143,13 @@ async def client(callboard: Callboard) -> AsyncIterator[LangGraphClient]:
 
 @pytest.fixture(scope="session")
 def store_callboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callboard]:
-    """A project with a semantic index, and with states of every kind."""
+    """A project with a semantic index, and with states of every kind.
+
+    Its worker looks for runs at the rows once an hour: what starts was started by a message.
+    """
     data = tmp_path_factory.mktemp("callboard-store")
     project = Path(__file__).parents[1] / "graphs" / "store"
-    running = Callboard("up", "--config", str(project), "--data", str(data), WORKER_COUNT="1")
+    settings = {"WORKER_COUNT": "1", "POSTGRES_POLL_INTERVAL_SECONDS": "3600"}
+    running = Callboard("up", "--config", str(project), "--data", str(data), **settings)
     yield running
     assert running.stop() == 0

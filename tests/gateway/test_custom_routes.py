@@ -412,9 +412,29 @@ async def test_what_is_switched_off_is_not_there(
 
 async def test_without_meta_the_server_says_nothing_of_itself(house: House) -> None:
     client = await house.gateway(http=HttpOptions(disable_meta=True))
-    for path in ("/info", "/docs", "/openapi.json"):
-        assert (await client.get(path)).status == 404
+    for path in ("/info", "/docs", "/openapi.json", "/metrics", "/metrics?format=json"):
+        answer = await client.get(path)
+        assert (answer.status, answer.json) == (404, {"detail": "Not Found"}), path
     assert (await client.get("/ok")).json["ok"] is True
+
+
+async def test_what_is_below_a_prefix_can_be_switched_off_as_well(house: House) -> None:
+    """Also what stays at the root for whoever looks after the server."""
+    client = await house.gateway(http=HttpOptions(disable_meta=True, mount_prefix="/api"))
+    for path in ("/metrics", "/api/metrics", "/api/info"):
+        assert (await client.get(path)).status == 404, path
+    for path in ("/ok", "/api/ok", "/live"):
+        assert (await client.get(path)).status == 200, path
+
+
+async def test_switching_the_interface_off_takes_nothing_else_away(house: House) -> None:
+    """There is none, with the switch or without it."""
+    plain, without = await house.gateway(), await house.gateway(http=HttpOptions(disable_ui=True))
+    for path in ("/ui", "/ui/agent"):
+        for client in (plain, without):
+            assert (await client.get(path)).status == 404, path
+    documents = [(await client.get("/openapi.json")).json for client in (plain, without)]
+    assert documents[0] == documents[1]
 
 
 async def preflight(client: Client, origin: str, **headers: str) -> Any:

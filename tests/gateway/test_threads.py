@@ -72,7 +72,16 @@ async def test_search_pages_and_says_whether_more_follow(client) -> None:
     assert found.json == [{"thread_id": made[3]}]
     found = await client.post("/threads/search", {"sort_by": "created_at", "sort_order": "asc"})
     assert [thread["thread_id"] for thread in found.json] == made
-    assert (await client.post("/threads/search", {"ids": made[:2]})).json != []
+    some = await client.post("/threads/search", {"ids": [*made[:3], NOWHERE], "limit": 2})
+    assert [thread["thread_id"] for thread in some.json] == [made[2], made[1]]
+    assert some.headers["X-Pagination-Total"] == "3"
+    assert some.headers["X-Pagination-Next"] == "2"
+    rest = await client.post("/threads/search", {"ids": made[:3], "limit": 2, "offset": 2})
+    assert [thread["thread_id"] for thread in rest.json] == [made[0]]
+    assert rest.headers["X-Pagination-Total"] == "3"
+    assert "X-Pagination-Next" not in rest.headers
+    both = await client.post("/threads/search", {"ids": made[:3], "metadata": {"n": 4}})
+    assert (both.json, both.headers["X-Pagination-Total"]) == ([], "0")
     assert (await client.post("/threads/count", {"metadata": {"n": 3}})).json == 1
     assert (await client.post("/threads/count", {"status": "busy"})).json == 0
     assert (await client.post("/threads/count", {"ids": [*made[:2], NOWHERE]})).json == 2
@@ -93,7 +102,17 @@ async def test_a_thread_shows_state_and_interrupts_after_a_run(client, stage) ->
     assert thread["values"] == {"a": 1}
     assert thread["interrupts"] == {"task": [{"id": "i", "value": "q"}]}
     assert thread["error"] is None
-    assert (await client.post("/threads/search", {"values": {"a": 1}})).json == [thread]
+    other = await client.thread()  # without values: it matches none
+    found = await client.post("/threads/search", {"values": {"a": 1}})
+    assert found.json == [thread]
+    assert found.headers["X-Pagination-Total"] == "1"
+    for values in ({"a": 2}, {"a": "1"}, {"b": None}, {"a": 1, "b": 2}, {"a": {}}):
+        assert (await client.post("/threads/search", {"values": values})).json == [], values
+    narrowed = {"values": {"a": 1}, "ids": [other], "status": "interrupted"}
+    assert (await client.post("/threads/search", narrowed)).json == []
+    narrowed |= {"ids": [other, thread_id], "extract": {"a": "values.a"}, "select": ["status"]}
+    [shown] = (await client.post("/threads/search", narrowed)).json
+    assert shown == {"status": "interrupted", "extracted": {"a": 1}}
 
 
 async def test_search_extracts_single_values(client, stage) -> None:
