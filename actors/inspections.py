@@ -1,10 +1,13 @@
 """Questions to the inspector that come through Redis, and their answers."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import orjson
 import structlog
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from actors import redis_connections
 from actors.dispatch import REPLY_TTL_SECONDS, ask_key, pack_reply
@@ -13,6 +16,8 @@ from actors.executor import Executor
 from actors.tasks import stop
 
 log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
 
 _COMMAND_SECONDS = 5.0
 _AT_ONCE = 32
@@ -44,7 +49,7 @@ class Inspections:
         try:
             # Who deletes the question answers it: a second copy, or one that nobody waits for
             # any more, finds nothing.
-            question = await self._redis.getdel(ask_key(ask_id))
+            question = await self._twice(lambda: self._redis.getdel(ask_key(ask_id)))
             if question is None:
                 return
             op, args = orjson.loads(question)
@@ -52,11 +57,27 @@ class Inspections:
                 status, body = await self._executor.inspect(op, orjson.dumps(args))
             except InspectorUnavailable as error:
                 status, body = 503, orjson.dumps({"detail": str(error)})
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                _ = pipeline.rpush(reply_to, pack_reply(ask_id, status, body))
-                _ = pipeline.expire(reply_to, REPLY_TTL_SECONDS)
-                await pipeline.execute()
+            reply = pack_reply(ask_id, status, body)
+            await self._twice(lambda: self._send(reply_to, reply))
         except (RedisError, OSError) as error:
             log.warning("answer cannot be sent", ask_id=ask_id, error=str(error))
         finally:
             self._room.release()
+
+    async def _send(self, reply_to: str, reply: bytes) -> None:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            _ = pipeline.rpush(reply_to, reply)
+            _ = pipeline.expire(reply_to, REPLY_TTL_SECONDS)
+            await pipeline.execute()
+
+    async def _twice(self, command: Callable[[], Awaitable[Result]]) -> Result:
+        """What the command returns, over a new connection if an old one says nothing.
+
+        Only time tells a line that is dead though nobody hung up, and others are as old. A question
+        that is taken twice is gone the second time; nobody waits for a second answer.
+        """
+        try:
+            return await command()
+        except RedisTimeout:
+            await self._redis.connection_pool.disconnect(inuse_connections=False)
+            return await command()
