@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,27 @@ def read_only(postgres: Service) -> Iterator[None]:
     _tell(postgres, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OTHERS}")
 
 
+@contextmanager
+def crowded(postgres: Service) -> Iterator[None]:
+    """Others have taken all connections that the server allows, and ours are lost."""
+    with ExitStack() as crowd:
+
+        def fill() -> None:
+            with suppress(psycopg.OperationalError):
+                while True:
+                    crowd.enter_context(psycopg.connect(postgres.url, application_name="crowd"))
+
+        first = crowd.enter_context(psycopg.connect(postgres.url, application_name="crowd"))
+        fill()
+        first.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE {_OTHERS} AND application_name <> 'crowd'"
+        )
+        first.commit()
+        fill()
+        yield
+
+
 @asynccontextmanager
 async def asked_all_the_time(url: str) -> AsyncIterator[Counter[int]]:
     """Reads and writes over HTTP, one after the other; yields how often each status came."""
@@ -91,6 +112,7 @@ async def asked_all_the_time(url: str) -> AsyncIterator[Counter[int]]:
         pytest.param(killed, marks=pytest.mark.faults),
         pytest.param(frozen, marks=pytest.mark.faults),
         pytest.param(read_only, marks=pytest.mark.faults),
+        pytest.param(crowded, marks=pytest.mark.faults),
     ],
 )
 async def test_an_outage_costs_no_run_anything(
