@@ -24,10 +24,7 @@ CHANNELS = (
     "tasks",
     "checkpoints",
 )
-ALLOWED = (
-    "values, updates, messages, tools, custom, lifecycle, input, tasks, checkpoints, "
-    "or any `custom:<name>`"
-)
+ALLOWED = ", ".join([*CHANNELS, "or any `custom:<name>`"])
 """The channels, as a refusal names them."""
 
 
