@@ -1,12 +1,14 @@
 """The JavaScript SDK in Node, and ``useStream`` of both generations in Chromium.
 
-``scripts/test`` installs the packages that they need, from ``package-lock.json``.
+``scripts/test`` installs the packages that they need, from ``package-lock.json``. Node and Chromium
+are the machine's: a test that lacks one is skipped, saying so, and fails where ``CI`` is set.
 """
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,17 +20,21 @@ FOLDER = Path(__file__).parent
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
+def lacking(what: str) -> NoReturn:
+    """Ends a test that cannot be made here."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
 @pytest.fixture(scope="module")
 def node() -> str:
     """Path of Node, when the packages are there."""
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None:
-        pytest.skip("there is no node or no npm")
+        lacking("there is no node or no npm")
     if not (FOLDER / "node_modules").is_dir():
-        missing = "the packages are missing: run 'npm ci' in tests/clients, or scripts/test"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        lacking("the packages are missing: run 'npm ci' in tests/clients, or scripts/test")
     return node
 
 
@@ -37,7 +43,7 @@ def chromium() -> str:
     """Path of Chromium."""
     found = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if found is None:
-        pytest.skip("there is no Chromium (on Debian: apt-get install chromium)")
+        lacking("there is no Chromium (on Debian: apt-get install chromium)")
     return found
 
 
