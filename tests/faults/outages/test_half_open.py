@@ -45,8 +45,16 @@ def environment(ways: dict[str, Line]) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("seconds", [0.0, AWAY_SECONDS], ids=["at once", "later"])
-@pytest.mark.parametrize("names", [("postgres",), ("redis",), ("postgres", "redis")], ids="+".join)
+@pytest.mark.parametrize(
+    ("names", "seconds"),
+    [
+        (("postgres",), 0.0),
+        (("postgres",), AWAY_SECONDS),
+        (("redis",), 0.0),
+        (("redis",), AWAY_SECONDS),
+        (("postgres", "redis"), AWAY_SECONDS),
+    ],
+)
 async def test_lines_that_fell_silent_cost_no_run_anything(
     topology: Any,
     client: LangGraphClient,
