@@ -118,6 +118,12 @@ def of_kinds(values: Any) -> Any:
     return {name: value for name, value in cleaned(values).items() if name in KINDS}
 
 
+def as_written(value: Any) -> Any:
+    """The kinds in what a task wrote: an interrupt's value, a result."""
+    # Where LangGraph stores it by itself, a surrogate is "?".
+    return {**of_kinds(value), "surrogate": KINDS["surrogate"]}
+
+
 async def test_every_kind_of_value_everywhere(client: LangGraphClient) -> None:
     thread_id = (await client.threads.create())["thread_id"]
     parts = [
@@ -140,9 +146,7 @@ async def test_every_kind_of_value_everywhere(client: LangGraphClient) -> None:
 
     state = await client.threads.get_state(thread_id)
     assert of_kinds(state["values"]) == KINDS
-    asked = {name: cleaned(value) for name, value in state["interrupts"][0]["value"].items()}
-    asked["surrogate"] = KINDS["surrogate"]  # LangGraph packs it as "?"
-    assert asked == KINDS
+    assert as_written(state["interrupts"][0]["value"]) == KINDS
     history = await client.threads.get_history(thread_id)
     assert of_kinds(history[0]["values"]) == KINDS
     thread = await client.threads.get(thread_id)
@@ -154,6 +158,67 @@ async def test_every_kind_of_value_everywhere(client: LangGraphClient) -> None:
 
     end = await client.runs.wait(thread_id, "kinds", command={"resume": 1})
     assert of_kinds(end) == KINDS
+
+
+async def test_every_kind_of_value_by_every_way_back(client: LangGraphClient) -> None:
+    """Read after the run, by those who were not there: the same as whoever listened was told."""
+    thread_id = (await client.threads.create())["thread_id"]
+    given = {"names": list(KINDS), "ask": True, "keep": True}
+    run = await client.runs.create(
+        thread_id,
+        "kinds",
+        input=given,
+        stream_mode=["values", "updates", "custom", "tasks", "checkpoints", "debug"],
+        stream_resumable=True,
+    )
+    joined: Any = await client.runs.join(thread_id, run["run_id"])
+    assert of_kinds(joined) == KINDS
+    [asked] = joined["__interrupt__"]
+    assert as_written(asked["value"]) == KINDS
+
+    stream = client.runs.join_stream(thread_id, run["run_id"], last_event_id="-1")
+    parts: Any = [part async for part in stream]
+    told = {
+        "custom": [part.data for part in parts if part.event == "custom"],
+        "updates": [part.data["make"] for part in parts if "make" in (part.data or {})],
+        "values": [p.data for p in parts if p.event == "values" and "human" in p.data],
+        "results": [
+            part.data["result"]
+            for part in parts
+            if part.event == "tasks" and part.data["name"] == "make" and "result" in part.data
+        ],
+        "debug": [
+            part.data["payload"]["values"]
+            for part in parts
+            if part.event == "debug" and "human" in part.data["payload"].get("values", {})
+        ],
+    }
+    for name, found in told.items():
+        assert found, name
+        assert [of_kinds(one) for one in found] == [KINDS] * len(found), name
+    [[question], *_] = [
+        part.data["__interrupt__"] for part in parts if "__interrupt__" in (part.data or {})
+    ]
+    assert as_written(question["value"]) == KINDS
+
+    history: Any = await client.threads.get_history(thread_id)
+    at = await client.threads.get_state(thread_id, checkpoint=history[0]["checkpoint"])
+    assert of_kinds(at["values"]) == KINDS
+    [result] = [
+        task["result"] for state in history for task in state["tasks"] if task["name"] == "make"
+    ]
+    assert as_written(result) == KINDS
+    copied: Any = await client.threads.copy(thread_id)
+    assert of_kinds((await client.threads.get(copied["thread_id"]))["values"]) == KINDS
+    paths = {name: f"values.{name}" for name in ("model", "decimal", "nans", "bytes", "ai")}
+    [found_thread] = await client.threads.search(ids=[thread_id], extract=paths)
+    assert found_thread["extracted"] == {name: KINDS[name] for name in paths}
+
+    found_items = await client.store.search_items(["kinds"], limit=1000)
+    items = {item["key"]: cleaned(item["value"]["value"]) for item in found_items["items"]}
+    assert items == KINDS
+    item = await client.store.get_item(["kinds"], "human")
+    assert item["value"] == {"value": KINDS["human"]}
 
 
 async def test_what_no_checkpoint_can_hold_is_the_runs_own_failure(client: LangGraphClient) -> None:

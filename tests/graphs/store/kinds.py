@@ -25,7 +25,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langgraph.config import get_stream_writer
+from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from pydantic import BaseModel, Field
@@ -112,13 +112,18 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 State = TypedDict(
-    "State", {"names": list[str], "ask": bool, **dict.fromkeys(KINDS, Any)}, total=False
+    "State",
+    {"names": list[str], "ask": bool, "keep": bool, **dict.fromkeys(KINDS, Any)},
+    total=False,
 )  # type: ignore[misc]  # made from the table
 
 
 def make(state: State) -> State:
     values = {name: KINDS[name]() for name in state["names"]}
     get_stream_writer()(values)
+    if state.get("keep"):
+        for name, value in values.items():
+            get_store().put(("kinds",), name, {"value": value})
     return values  # type: ignore[return-value]
 
 
