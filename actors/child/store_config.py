@@ -129,8 +129,19 @@ def _named(target: str, root: Path, folders: Sequence[Path]) -> Any:
     if "/" in place or "\\" in place or place.endswith(".py"):
         return _attribute(modules.import_file(root / place, root, folders), place, name)
     if name.isidentifier() and _is_module(place):
-        return _attribute(importlib.import_module(place), place, name)
+        module = importlib.import_module(place)
+        return getattr(module, name) if hasattr(module, name) else _model(target)
     return target
+
+
+def _model(target: str) -> Embeddings:
+    """The model of a provider whose package has the provider's name, as ``ollama`` has."""
+    place, _, name = target.rpartition(":")
+    try:
+        return ensure_embeddings(target)
+    except Exception as error:
+        neither = f"{place} has no variable '{name}', and is no provider of it: {error}"
+        raise modules.ImportRefused(neither) from error
 
 
 def _is_module(name: str) -> bool:

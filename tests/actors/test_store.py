@@ -443,6 +443,10 @@ async def test_forms_of_embeddings(
         ({"embed": "./embedding.py:missing"}, "has no variable 'missing'"),
         ({"embed": "./missing.py:embed"}, "no file"),
         ({"embed": "openai:text-embedding-3-small"}, "langchain"),
+        (
+            {"embed": "embedding:missing"},
+            "has no variable 'missing', and is no provider .*langchain",
+        ),
         ({"embed": "./embedding.py:embed_short"}, "a vector of 1 numbers"),
     ],
 )
