@@ -407,8 +407,13 @@ async def test_broken_requests(place: Place, operation: Operation, kind: str) ->
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=str)
-async def test_what_is_no_http(place: Place, operation: Operation) -> None:
-    """Refused in the same shape; a line that ends within a body is not answered at all."""
+async def test_what_is_no_http(
+    place: Place, operation: Operation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused in the same shape, saying that the line closes, and no error of the server's.
+
+    A line that ends within a body is not answered at all.
+    """
     before = await place.content()
     body = json.dumps(example(operation.body)).encode()
     length = b"Content-Length: %d\r\n" % len(body)
@@ -417,6 +422,7 @@ async def test_what_is_no_http(place: Place, operation: Operation) -> None:
         "a negative length": b"Content-Length: -1\r\n\r\n" + body,
         "two lengths": b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n" + body,
         "no size of a chunk": b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + body,
+        "no gzip": length + b"Content-Encoding: gzip\r\n\r\n" + body,
         "no brotli": length + b"Content-Encoding: br\r\n\r\n" + body,
         "no zstd": length + b"Content-Encoding: zstd\r\n\r\n" + body,
         "no deflate": b"Content-Length: 2\r\nContent-Encoding: deflate\r\n\r\n{}",
@@ -427,6 +433,7 @@ async def test_what_is_no_http(place: Place, operation: Operation) -> None:
         head, _, told = answer.partition(b"\r\n\r\n")
         assert b" 400 " in head.splitlines()[0], (what, answer)
         assert b"application/json" in head, (what, answer)
+        assert head.startswith(b"HTTP/1.0") or b"Connection: close" in head, (what, answer)
         assert isinstance(json.loads(told)["detail"], str), (what, answer)
     cut = (
         b"Content-Length: 100000\r\n\r\n" + body,
@@ -435,3 +442,4 @@ async def test_what_is_no_http(place: Place, operation: Operation) -> None:
     for rest in cut:
         assert await place.say(operation, rest, leaves=True) == b""
     assert await place.content() == before
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
