@@ -210,3 +210,23 @@ async def _stored(topology: Any, thread: str, step: str, seconds: float = 1.0) -
         if topology.query(query, thread, step.encode()):
             return
         await asyncio.sleep(0.05)
+
+
+@pytest.mark.faults
+async def test_connections_that_redis_closed_while_they_were_idle_are_not_missed(
+    topology: Any, client: LangGraphClient, side_effects: Any, valkey: Service
+) -> None:
+    """The first request after a quiet time is answered, and its run executed, as any other."""
+    await _work_as_before(client, side_effects)
+    _ask(valkey, "CONFIG", "SET", "timeout", "1")
+    try:
+        for _ in range(2):
+            await asyncio.sleep(3)  # all that is neither blocked nor subscribed is closed
+            for _ in range(5):
+                thread = (await client.threads.create())["thread_id"]
+                run = await client.runs.create(thread, "script", input={"script": [["sleep", 60]]})
+                await client.runs.cancel(thread, run["run_id"], wait=True)
+                assert topology.run_row(run["run_id"])["status"] == "interrupted"
+            assert await client.runs.wait(None, "echo", input={"question": "well?"})
+    finally:
+        _ask(valkey, "CONFIG", "SET", "timeout", "0")
