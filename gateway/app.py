@@ -34,6 +34,7 @@ from gateway.routes import (
     thread_streams,
     threads,
 )
+from gateway.routing import authenticate_lost
 from gateway.settings import GatewaySettings
 from persistence.assistants import ensure_system
 from persistence.engine import Database
@@ -122,6 +123,7 @@ def create_app(
                 merge_slashes=False,
                 redirect_class=web.HTTPTemporaryRedirect,
             ),
+            authenticate_lost,
         ],
         client_max_size=settings.max_body_bytes,
     )

@@ -110,6 +110,16 @@ async def authenticate(request: web.Request) -> AnyUser | None:
     return cast(AnyUser, request[USER])
 
 
+@web.middleware
+async def authenticate_lost(
+    request: web.Request, handler: Callable[[web.Request], Answer]
+) -> web.StreamResponse:
+    """Nobody learns what there is not before it is known who asks, as of what there is."""
+    if request.match_info.http_exception is not None:
+        await authenticate(request)
+    return await handler(request)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A route with everything that its signature says about it."""

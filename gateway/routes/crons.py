@@ -168,12 +168,12 @@ async def delete(call: Call, cron_id: UUID) -> web.Response:
 
 async def _create(call: Call, body: dict[str, Any], thread_id: UUID | None) -> web.Response:
     context, cron_id, name = call.context, call.grant.value["cron_id"], body["assistant_id"]
+    await check_webhook(context, body.get("webhook"))
     missing = NotFound(f"Assistant '{name}' not found")
     try:
         assistant = await find_assistant(call, name)
     except (NotFound, Unprocessable):
         raise missing from None
-    await check_webhook(context, body.get("webhook"))
     payload = body | {"assistant_id": str(assistant.assistant_id)}
     on_thread = Grant()
     if thread_id is not None:

@@ -219,6 +219,18 @@ async def test_what_is_public_asks_nobody(house: House) -> None:
     assert (await client.get("/threads/x")).status == 401
 
 
+async def test_what_there_is_not_is_told_only_to_who_is_known(house: House) -> None:
+    async def authenticate(authorization: str | None) -> Any:
+        if authorization is None:
+            raise Auth.exceptions.HTTPException
+        return {"identity": "ann"}
+
+    client, _ = await who(house, authenticate)
+    for method, path, status in (("GET", "/assistants", 405), ("GET", "/nothing", 404)):
+        assert (await client.ask(method, path)).status == 401
+        assert (await client.ask(method, path, authorization="x")).status == status
+
+
 @pytest.mark.parametrize(
     ("policy", "headers", "status"),
     [

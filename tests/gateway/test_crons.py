@@ -221,6 +221,7 @@ REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (422, {"enabled": 1}, "enabled"),
     (422, {"on_run_completed": "x"}, "on_run_completed"),
     (422, {"webhook": "/x"}, "Loopback webhooks"),
+    (422, {"assistant_id": str(uuid4()), "webhook": "/x"}, "Loopback webhooks"),
     (422, {"webhook": ""}, "webhook"),
     (422, {"stream_mode": "bogus"}, "stream_mode"),
     (422, {"multitask_strategy": "x"}, "multitask_strategy"),
