@@ -48,11 +48,11 @@ def environment(ways: dict[str, Line]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("names", "seconds"),
     [
-        (("postgres",), 0.0),
-        (("postgres",), AWAY_SECONDS),
-        (("redis",), 0.0),
-        (("redis",), AWAY_SECONDS),
-        (("postgres", "redis"), AWAY_SECONDS),
+        pytest.param(("postgres",), 0.0, id="postgres, at once"),
+        pytest.param(("postgres",), AWAY_SECONDS, id="postgres, later"),
+        pytest.param(("redis",), 0.0, id="redis, at once"),
+        pytest.param(("redis",), AWAY_SECONDS, id="redis, later"),
+        pytest.param(("postgres", "redis"), AWAY_SECONDS, id="both, later"),
     ],
 )
 async def test_lines_that_fell_silent_cost_no_run_anything(
