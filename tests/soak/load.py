@@ -69,5 +69,5 @@ class Load:
         except httpx.HTTPStatusError as error:
             answer = f"{error.response.status_code} to {error.request.method}"
             self._ledger.fault(f"{client.kind}: {answer} {error.request.url.path} {error}")
-        except Exception as error:  # noqa: BLE001  # what nobody foresaw must not end the load
+        except Exception as error:  # what nobody foresaw must not end the load
             self._ledger.fault(f"{client.kind}: {type(error).__name__}: {str(error)[:500]}")
