@@ -35,6 +35,8 @@ async def sweep(
     await expire_threads(db)
     await forget_runs(db, settings.run_ttl_seconds)
     await webhooks.forget(db, KEPT_SECONDS)
+    while await runs.forget_keys(db, limit=_BATCH) == _BATCH:
+        pass
     await store_sweep.sweep(db)
 
 

@@ -16,6 +16,7 @@ from gateway.auth.grant import Grant, Value
 from gateway.auth.user import stamps
 from gateway.context import Context
 from gateway.errors import BadRequest, NotFound, Unprocessable
+from gateway.idempotency import request_key
 from gateway.routing import Call
 from gateway.stopping import stop_abandoned
 from gateway.wire.assistants import mirrored
@@ -57,12 +58,15 @@ async def admit(
     """Creates and dispatches the run that the request asks for.
 
     thread_id: None for a stateless run, which gets a thread of its own.
-    grant: what ``permit`` answered; by default what the route was granted, a run's.
+    grant: what ``permit`` answered; by default what the route was granted, a run's: of such a
+        request, ``Idempotency-Key`` is heeded.
     stop_if_abandoned: whether to stop the run again when the client leaves before it is created.
     Raises RequestError.
     """
     context = call.context
     new = await prepare(call, body, thread_id, grant or call.grant)
+    if grant is None:
+        new = replace(new, asked=await request_key(call, thread_id))
     creation = context.background.spawn(create(context, new))
     try:
         return await asyncio.shield(creation)

@@ -288,6 +288,18 @@ crons = sa.Table(
     sa.Index("ix_crons_assistant_id", "assistant_id"),
 )
 
+# Requests that may come again. Not a foreign key: the run of a stateless one is soon gone, and must
+# not be executed again all the same.
+request_keys = sa.Table(
+    "request_keys",
+    metadata,
+    sa.Column("key", sa.LargeBinary, primary_key=True),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("run_id", UUID, nullable=False),
+    sa.Column("created_at", _Time, nullable=False, server_default=_NOW),
+    sa.Index("ix_request_keys_created_at", "created_at"),
+)
+
 # What is still to be told, or could not be. Written with the end of the run, so that nothing ends
 # untold; gone when it was told.
 webhook_deliveries = sa.Table(

@@ -32,7 +32,7 @@ routes = Routes()
 _REFUSED = {
     400: "Both configurable and context",
     404: "No such thread or assistant",
-    409: "The thread is busy",
+    409: "The thread is busy, or the Idempotency-Key stands for another request",
 }
 _RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 

@@ -23,7 +23,11 @@ from persistence.runs import RunRow
 
 routes = Routes()
 
-_REFUSED = {400: "Both configurable and context, or an answer", 404: "No such assistant"}
+_REFUSED = {
+    400: "Both configurable and context, or an answer",
+    404: "No such assistant",
+    409: "The Idempotency-Key stands for another request, or for a run that is gone",
+}
 _RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 
 

@@ -27,6 +27,8 @@ from persistence.runs.reading import (
     result,
 )
 from persistence.runs.release import Released, crash, expire, hand_back, take_back
+from persistence.runs.request_keys import RequestKey
+from persistence.runs.request_keys import forget as forget_keys
 from persistence.runs.retention import forget
 from persistence.runs.rows import RunRow
 from persistence.runs.settlement import Settled, Settlement, settle
@@ -41,6 +43,7 @@ __all__ = [
     "Held",
     "NewRun",
     "Released",
+    "RequestKey",
     "RunResult",
     "RunRow",
     "Settled",
@@ -59,6 +62,7 @@ __all__ = [
     "expire",
     "finished",
     "forget",
+    "forget_keys",
     "get",
     "hand_back",
     "heartbeat",

@@ -12,6 +12,7 @@ from persistence.errors import Conflict, NothingToResume, ThreadBusy, ThreadNotF
 from persistence.lifecycle import CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
 from persistence.runs.answers import Answers, check_answers
 from persistence.runs.cancel import end_pending, wish
+from persistence.runs.request_keys import RequestKey, note
 from persistence.runs.rows import ACTIVE_STATUSES, COLUMNS, RunRow, run_row
 from persistence.runs.thread import lock_thread
 from persistence.text import dumps
@@ -35,6 +36,7 @@ class NewRun:
     ttl: of the thread, if it is made for this run.
     answers: what it answers, if it is to go on from an interrupt.
     allowed: which threads the caller may see; on another there is nothing to run.
+    asked: by which the client may ask for it again, and get this one.
     """
 
     run_id: UUID
@@ -55,6 +57,7 @@ class NewRun:
     ttl: Ttl | None = None
     answers: Answers | None = None
     allowed: Filter | None = None
+    asked: RequestKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +154,17 @@ _MAKING_WAY = frozenset({MultitaskStrategy.INTERRUPT, MultitaskStrategy.ROLLBACK
 async def create(db: Database, new: NewRun) -> Created:
     """Accepts a run: row, thread and multitask strategy in one transaction.
 
-    Raises ThreadNotFound, ThreadBusy (strategy ``reject``), NothingToResume, Conflict (the run's
-    id is taken).
+    One that was asked for before is not created again: what is returned is the first. Raises
+    ThreadNotFound, ThreadBusy (strategy ``reject``), NothingToResume, Conflict (the run's id is
+    taken, the request's key stands for another one, or its run is gone).
     """
     try:
+        if new.asked is not None:
+            async with db.transaction() as connection:
+                first = await note(connection, new.asked, new.run_id)
+                if first != new.run_id:
+                    return Created(await _again(connection, first))
+                return await create_within(connection, new)
         if _minds_nobody(new):
             async with db.connection() as connection:
                 return Created(run=await _insert(connection, new))
@@ -162,6 +172,16 @@ async def create(db: Database, new: NewRun) -> Created:
             return await create_within(connection, new)
     except psycopg.errors.UniqueViolation as error:
         raise Conflict(f"run {new.run_id} exists already") from error
+
+
+async def _again(connection: Connection, run_id: UUID) -> RunRow:
+    cursor = await connection.execute(
+        f"SELECT {COLUMNS} FROM runs WHERE run_id = %(run_id)s", {"run_id": run_id}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        raise Conflict("The run of this Idempotency-Key was created before, and is gone")
+    return run_row(row)
 
 
 async def create_all(db: Database, new: Sequence[NewRun]) -> list[Created]:
