@@ -16,7 +16,7 @@ from gateway.auth.cache import CacheOptions
 
 Studio = Literal["here", "anywhere", "nobody"]
 
-KEYS = frozenset({"path", "disable_studio_auth", "openapi", "cache"})
+_KEYS = frozenset({"path", "disable_studio_auth", "openapi", "cache"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ def read(
     """
     if section is None:
         return None
+    for name in sorted(section.keys() - _KEYS):
+        warn(f"auth.{name}", "unknown key, ignored")
     switch = section.get("disable_studio_auth")
     if switch is not None and not isinstance(switch, bool):
         raise broken("auth.disable_studio_auth", switch, "true or false")

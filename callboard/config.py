@@ -300,7 +300,6 @@ class _Reader:
         for name, known in (
             ("checkpointer", {"ttl"}),
             ("store", {"index", "ttl"}),
-            ("auth", auth_section.KEYS),
         ):
             for key in sorted(sections.get(name, {}).keys() - known):
                 self._warn(f"{name}.{key}", "not supported by this version, ignored")

@@ -5,16 +5,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import click
 
 from callboard import checks, embedded
 from callboard import launch as launching
-from callboard.config import load_project
+from callboard.config import ConfigError, Project, load_project
 from callboard.errors import StartError
 from callboard.launch import Launch
 
 _IMPORT_SECONDS = 300
+
+_LINE = "\n" + " " * 24
+"""Between the lines of one finding."""
 
 _IMPORT_GRAPHS = """
 import json, sys
@@ -28,6 +32,18 @@ if index and index.broken:
 sys.__stdout__.write("\\n" + json.dumps({"ids": graphs.ids, "broken": graphs.broken}))
 """
 
+_IMPORT_CODE = """
+import json, pathlib, sys
+from callboard import config, user_code
+from callboard.errors import StartError
+try:
+    user_code.load(config.load_project(pathlib.Path(json.load(sys.stdin))))
+    broken = None
+except StartError as error:
+    broken = str(error)
+sys.__stdout__.write("\\n" + json.dumps({"broken": broken}))
+"""
+
 
 def examine(launch: Launch) -> int:
     """Prints the findings. Returns the exit code: 0 when all is well."""
@@ -36,6 +52,7 @@ def examine(launch: Launch) -> int:
         ("embedded servers", lambda: _embedded(launch)),
         ("configuration", lambda: _configuration(launch)),
         ("graphs", lambda: _graphs(launch)),
+        ("auth, http.app", lambda: _code(launch)),
         ("settings", lambda: str(checks.settings(launch).total) + " database connections at most"),
         ("database", lambda: _database(launch)),
         ("schema", lambda: _schema(launch)),
@@ -63,29 +80,64 @@ def _embedded(launch: Launch) -> str:
 
 def _configuration(launch: Launch) -> str:
     project = load_project(launch.config)
-    return "; ".join([str(project.path), *project.warnings])
+    warnings = (text.removeprefix(f"{project.path}: ") for text in project.warnings)
+    return _LINE.join([str(project.path), *warnings])
 
 
 def _graphs(launch: Launch) -> str:
-    """Imports the graphs as a graph process would: in a process of their own."""
-    project = load_project(launch.config)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _IMPORT_GRAPHS],
-        input=json.dumps(project.to_child()),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_IMPORT_SECONDS,
-        check=False,
-    )
+    """Imports the graphs as a graph process would."""
+    found = _imported(_IMPORT_GRAPHS, _project(launch).to_child(), "the graphs")
+    if found["broken"]:
+        raise StartError(_LINE.join(f"{name}: {why}" for name, why in found["broken"].items()))
+    return ", ".join(found["ids"])
+
+
+def _code(launch: Launch) -> str:
+    """Imports what the gateway would: who says who calls, and the project's own application."""
+    project = _project(launch)
+    targets = [
+        *([project.auth.path] if project.auth else []),
+        *([project.http.app] if project.http.app else []),
+    ]
+    if not targets:
+        return "none"
+    found = _imported(_IMPORT_CODE, str(project.path), " and ".join(targets))
+    if found["broken"]:
+        raise StartError(found["broken"])
+    return ", ".join(targets)
+
+
+def _project(launch: Launch) -> Project:
+    """The project, for what needs one. Its faults are a finding of their own."""
+    try:
+        return load_project(launch.config)
+    except ConfigError:
+        raise StartError("not looked at: the configuration is broken") from None
+
+
+def _imported(script: str, given: object, what: str) -> dict[str, Any]:
+    """What a script says that imports the project's code, in a process of its own.
+
+    Raises StartError when the code ends the process, or never comes to an end.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", script],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_IMPORT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StartError(f"importing {what} took longer than {_IMPORT_SECONDS} s") from None
     found = None
     with suppress(ValueError, IndexError):
         found = json.loads(done.stdout.splitlines()[-1])
     if not isinstance(found, dict):
-        raise StartError(f"importing the graphs ended the process: {done.stderr.strip()[-500:]}")
-    if found["broken"]:
-        raise StartError("; ".join(f"{name}: {why}" for name, why in found["broken"].items()))
-    return ", ".join(found["ids"])
+        raise StartError(f"importing {what} ended the process: {done.stderr.strip()[-500:]}")
+    return found
 
 
 def _database(launch: Launch) -> str:
@@ -95,7 +147,7 @@ def _database(launch: Launch) -> str:
 def _schema(launch: Launch) -> str:
     if launch.database_url is None:
         return "embedded: brought up to date at each start"
-    return checks.schema(launch, load_project(launch.config).store, upgrade=False)
+    return checks.schema(launch, _project(launch).store, upgrade=False)
 
 
 def _folder_and_port(launch: Launch) -> str:

@@ -4,6 +4,7 @@
 The file can also be used without us: its head says how.
 """
 
+import errno
 import fcntl
 import os
 import signal
@@ -176,7 +177,15 @@ def _forget_counters(launch: Launch) -> None:
 
 
 def exec_supervisorctl(launch: Launch, arguments: tuple[str, ...]) -> NoReturn:
-    """Becomes supervisorctl, talking to the supervisord of the data folder."""
+    """Becomes supervisorctl, talking to the supervisord of the data folder.
+
+    Raises LaunchError when there is none.
+    """
+    if not (launch.sockets / "supervisor.sock").exists():
+        raise LaunchError(
+            f"no Callboard runs on the data folder {launch.data}; "
+            "CALLBOARD_CONFIG names the project of another, or CALLBOARD_DATA its folder"
+        )
     command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", str(configuration())]
     values = environment(launch, os.environ)
     os.execve(command[0], [*command, *arguments], values)  # noqa: S606  # no shell wanted
@@ -244,9 +253,11 @@ def _await_port(host: str, port: int) -> None:
                 return
         except OSError as error:
             if time.monotonic() > deadline:
+                # Every other port of an address that is not this machine's is as good as this one.
+                wrong = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
                 raise LaunchError(
                     f"cannot listen on {host} port {port}: {error.strerror}; "
-                    "choose another with --port"
+                    f"choose another with {wrong}"
                 ) from error
             time.sleep(0.1)
 

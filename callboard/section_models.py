@@ -20,7 +20,7 @@ def validated(model: type[M], key: str, given: object, broken: Broken) -> M:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in (key, *problem["loc"]))
-        raise broken(place, problem["input"], _expected(problem["msg"])) from None
+        raise broken(place, problem["input"], _expected(problem["type"], problem["msg"])) from None
 
 
 def warn_of_unknown(model: type[BaseModel], key: str, part: Mapping[str, Any], warn: Warn) -> None:
@@ -29,8 +29,10 @@ def warn_of_unknown(model: type[BaseModel], key: str, part: Mapping[str, Any], w
         warn(f"{key}.{name}", "unknown key, ignored")
 
 
-def _expected(text: str) -> str:
+def _expected(kind: str, text: str) -> str:
     """Pydantic's sentence as the end of ours."""
+    if kind == "model_type":  # names a class, which nobody finds in a JSON file
+        return "an object"
     for start in ("Value error, expected ", "Input should be "):
         text = text.removeprefix(start)
     return text

@@ -5,7 +5,6 @@ import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from persistence import assistants
@@ -21,6 +20,8 @@ _EXAMPLES: Mapping[str, Any] = {
     "object": {},
 }
 _SECONDS = 2.0
+_UNAVAILABLE = 500
+"""The first status that says that asking again may help."""
 
 # Never by a proxy: it is this machine that is asked.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -57,12 +58,13 @@ def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
 
 
 def input_schema(url: str, graph_id: str) -> Mapping[str, Any] | None:
-    """What the graph takes; None when the server does not say, or only to whom it knows."""
+    """What the graph takes: empty when the server never says, None when it does not say yet."""
     address = f"{url}/assistants/{assistants.system_id(graph_id)}/schemas"
-    with (
-        suppress(urllib.error.URLError, OSError, ValueError),
-        _opener.open(address, timeout=_SECONDS) as response,
-    ):
-        schema = json.load(response)["input_schema"]
-        return schema if isinstance(schema, dict) else {}
-    return None
+    try:
+        with _opener.open(address, timeout=_SECONDS) as response:
+            schema = json.load(response)["input_schema"]
+            return schema if isinstance(schema, dict) else {}
+    except urllib.error.HTTPError as error:
+        return {} if error.code < _UNAVAILABLE else None
+    except (OSError, ValueError):
+        return None

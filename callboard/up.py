@@ -178,8 +178,12 @@ class _Session:
         now = time.monotonic()
         if self._ready_at is None and _answers(f"{self._url}/ready"):
             self._ready_at = now
-        if self._ready_at is not None:
-            url = self._url + self._project.http.mount_prefix
+        url = self._url + self._project.http.mount_prefix
+        if self._ready_at is not None and self._project.auth is not None:
+            # Who asks without a credential is of no use, but asks the project's own handler.
+            self._announced = True
+            say(f"Callboard serves at {url}  to callers that auth lets in")
+        elif self._ready_at is not None:
             graph_id = next(iter(self._project.graphs))
             schema = trial.input_schema(url, graph_id)
             if schema is not None or now - self._ready_at > _SCHEMA_SECONDS:

@@ -82,6 +82,18 @@ def test_a_taken_port_is_named(project: Path, taken_port: int) -> None:
     assert "--port" in sentence
 
 
+def test_an_address_of_another_machine_is_no_matter_of_ports(project: Path) -> None:
+    sentence = refused("up", "--host", "192.0.2.1", "--port", "2024", cwd=project)
+    assert "192.0.2.1" in sentence
+    assert "choose another with --host" in sentence
+
+
+def test_ctl_says_when_nothing_runs_there(project: Path) -> None:
+    sentence = refused("ctl", "status", cwd=project)
+    assert f"no Callboard runs on the data folder {project}/.callboard" in sentence
+    assert "CALLBOARD_CONFIG" in sentence
+
+
 def test_an_unreachable_database_is_refused_without_its_password(project: Path) -> None:
     url = "postgresql://somebody:secret-word@127.0.0.1:1/db"
     sentence = refused("up", "--port", "0", cwd=project, DATABASE_URL=url)
@@ -129,6 +141,39 @@ def test_doctor_finds_everything_at_once(project: Path, taken_port: int) -> None
     (project / "agent.py").write_text("import os; os._exit(3)\n")
     done = callboard("doctor", "--port", "0", cwd=project)
     assert "ended the process" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "sections", "words"),
+    [
+        ("auth = 5\n", {"auth": {"path": "./code.py:auth"}}, ["auth.path", "code.py:auth"]),
+        ("app = 5\n", {"http": {"app": "./code.py:app"}}, ["http.app", "ASGI application"]),
+        ("import not_here\n", {"http": {"app": "./code.py:app"}}, ["http.app", "not_here"]),
+        ("import os; os._exit(3)\n", {"http": {"app": "./code.py:app"}}, ["ended the process"]),
+    ],
+)
+def test_doctor_looks_at_what_gateways_import(
+    project: Path, source: str, sections: dict[str, object], words: list[str]
+) -> None:
+    (project / "code.py").write_text(source)
+    graphs = {"agent": "./agent.py:graph"}
+    (project / "langgraph.json").write_text(json.dumps({"graphs": graphs, **sections}))
+    done = callboard("doctor", "--port", "0", cwd=project)
+    line = next(line for line in done.stdout.splitlines() if "auth, http.app" in line)
+    assert line.startswith("FAIL"), done.stdout
+    for word in words:
+        assert word in done.stdout
+
+
+def test_doctor_names_a_fault_of_the_configuration_once_and_each_warning(project: Path) -> None:
+    (project / "langgraph.json").write_text('{"graphs": 5}')
+    assert callboard("doctor", "--port", "0", cwd=project).stdout.count("graphs: expected") == 1
+
+    graphs = {"agent": {"path": "./agent.py:graph", "descripton": "x"}}
+    (project / "langgraph.json").write_text(json.dumps({"graphs": graphs, "grahps": {}}))
+    lines = callboard("doctor", "--port", "0", cwd=project).stdout.splitlines()
+    assert "grahps: unknown key, ignored" in [line.strip() for line in lines]
+    assert "graphs.agent.descripton: unknown key, ignored" in [line.strip() for line in lines]
 
 
 def test_doctor_is_content_with_a_project_that_works(project: Path, database_url: str) -> None:

@@ -3,7 +3,10 @@
 import json
 import shlex
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pytest
 from langchain_core.messages import AnyMessage
 from langgraph.graph import MessagesState, StateGraph
 from pydantic import BaseModel
@@ -62,3 +65,28 @@ def test_a_server_may_not_say() -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         assert trial.input_schema(f"http://127.0.0.1:{unheard.getsockname()[1]}", "agent") is None
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Answers with one status, whatever is asked."""
+
+    status = 0
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # the test's output is not for it
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, {}), (403, {}), (404, {}), (500, None), (503, None)]
+)
+def test_who_is_refused_asks_no_more(status: int, said: object) -> None:
+    handler = type("Handler", (_Refusing,), {"status": status})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        assert trial.input_schema(f"http://127.0.0.1:{server.server_port}", "agent") == said
+        answering.join()

@@ -139,13 +139,14 @@ def test_names_of_ours_are_refused(project: Write) -> None:
         ),
         ({"auth": {"path": "m:auth", "openapi": []}}, "auth.openapi", "an object"),
         ({"auth": []}, "auth", "an object"),
-        ({"auth": {"path": "m:auth", "cache": 5}}, "auth.cache", "dictionary"),
+        ({"auth": {"path": "m:auth", "cache": 5}}, "auth.cache", "expected an object, got 5"),
         ({"auth": {"path": "m:auth", "cache": {"max_size": 0}}}, "auth.cache.max_size", "1"),
         ({"http": {"app": "./nothing.py:app"}}, "http.app", "no such file"),
         ({"http": {"disable_store": "yes"}}, "http.disable_store", "boolean"),
         ({"http": {"middleware_order": "last"}}, "http.middleware_order", "auth_first"),
         ({"http": {"mount_prefix": "api"}}, "http.mount_prefix", 'a path like "/api"'),
-        ({"http": {"cors": []}}, "http.cors", "dictionary"),
+        ({"http": {"cors": []}}, "http.cors", "expected an object, got a list"),
+        ({"http": {"logging_headers": ["x-*"]}}, "http.logging_headers", "expected an object, got"),
         ({"http": {"cors": {"allow_origins": "*"}}}, "http.cors.allow_origins", "list"),
         ({"http": {"cors": {"allow_origin_regex": "("}}}, "http.cors.allow_origin_regex", "("),
         ({"http": {"cors": {"max_age": -1}}}, "http.cors.max_age", "greater"),
@@ -201,6 +202,7 @@ def test_what_is_not_known_is_a_warning(project: Write) -> None:
         }
     )
     warned = {text.removeprefix(f"{found.path}: ").partition(": ")[0] for text in found.warnings}
+    assert any("auth.odd: unknown key" in text for text in found.warnings)
     assert warned == {
         *("auth.cache.odd", "auth.odd", "http.logging_headers.odd", "http.odd", "http.cors.odd"),
         *("ui", "ui_config"),
