@@ -2,7 +2,7 @@
 
 The first attempt of a run with an input reads nothing here. A later one looks at the thread's
 latest checkpoint: if this run wrote it, the graph goes on from there with no input; if not, nothing
-of the run is stored, and it begins anew.
+of the run is stored, and it begins anew. Nothing goes on where a node is gone (gone_nodes.py).
 
 A command is harder, because LangGraph does not store it with a checkpoint of its own:
 
@@ -32,7 +32,7 @@ from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 
-from actors.child import run_config
+from actors.child import gone_nodes, run_config
 from actors.child.commands import END, command_of
 
 if TYPE_CHECKING:  # the runner imports this module
@@ -80,8 +80,8 @@ async def plan(
 ) -> Plan:
     """Decides, and for a command puts down how things stand. ``graph`` has its checkpointer.
 
-    Raises UnknownCheckpoint, NothingToResume, AmbiguousAnswer, and EmptyInputError for a command
-    that says nothing.
+    Raises UnknownCheckpoint, NodeGone, NothingToResume, AmbiguousAnswer, and EmptyInputError for a
+    command that says nothing.
     """
     config = run_config.compose(start, graph.context_schema)
     command: Mapping[str, Any] = start.kwargs.get("command") or {}
@@ -89,15 +89,19 @@ async def plan(
         latest = run_config.without_place(config)
         head = await saver.aget_tuple(latest)
         if head is not None and head.metadata.get("run_id") == start.run_id:
+            await gone_nodes.check(graph, head, saver)
             return Plan(None, latest, await _has_stopped(start.kwargs, graph, head))
     place = _place(config)
-    if not command and place is None:
-        return Plan(start.kwargs.get("input"), config)
+    content = start.kwargs.get("input")
+    if not command and content is not None and place is None:
+        return Plan(content, config)
     target = await saver.aget_tuple(config if place is None else _at(config, place))
     if target is None and place is not None:
         raise UnknownCheckpoint(f"Checkpoint {place} not found")
     if not command:
-        return Plan(start.kwargs.get("input"), config)
+        if content is None and target is not None:
+            await gone_nodes.check(graph, target, saver)
+        return Plan(content, config)
     if target is not None and _only_ends(command):
         # LangGraph itself would go on with what was left to do.
         await graph.aupdate_state(config, None, as_node=END)
@@ -146,6 +150,8 @@ async def _commanded(
         if is_answer:
             raise NothingToResume("There is nothing to resume: the thread has no state")
         return command_of(None, update, goto)
+    if is_answer:
+        await gone_nodes.check(graph, target, saver)
     writes = target.pending_writes or []
     mark = _mark(writes, start.run_id)
     if mark is None:
