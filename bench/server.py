@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.figures import milliseconds
-from bench.http import Connection
+from bench.http import Connection, UnexpectedAnswer
 
 Rows = list[tuple[str, str]]
 
@@ -50,8 +50,13 @@ class Target:
 
 async def measure(target: Target, only: list[str]) -> None:
     """Runs the scenarios one after the other and prints their figures."""
-    async with connect(target) as connection:
-        await wait_run(connection, "trivial", {"n": 0})  # graphs are loaded now
+    try:
+        async with connect(target) as connection:
+            await wait_run(connection, "trivial", {"n": 0})  # graphs are loaded now
+    except (OSError, UnexpectedAnswer) as error:
+        raise SystemExit(
+            f"{target.url}: expected a server that serves bench/graphs/langgraph.json, got {error}"
+        ) from None
     for name in only:
         async with asyncio.timeout(SCENARIO_SECONDS):
             rows = await SCENARIOS[name](target)

@@ -1,7 +1,8 @@
 """Makes ``.venv`` with everything in it, from nothing but Python 3.11 or newer.
 
-Standard library only, and idempotent: what is there already is not done again. ``scripts/up`` and
-``scripts/test`` begin with it. ``CALLBOARD_VENV`` names another folder than ``.venv``.
+Standard library only, and idempotent: what is there already is not done again. ``scripts/setup`` is
+nothing else, ``scripts/up`` and ``scripts/test`` begin with it. ``CALLBOARD_VENV`` names another
+folder than ``.venv``.
 """
 
 from __future__ import annotations  # an older Python must get as far as being refused

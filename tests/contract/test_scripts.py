@@ -1,4 +1,4 @@
-"""``scripts/up`` as a person starts it: by the Python of these tests, and by a newer one."""
+"""``scripts/up`` and ``scripts/setup`` as a person starts them, ``up`` by a newer Python too."""
 
 import os
 import shutil
@@ -78,6 +78,14 @@ def up(request: pytest.FixtureRequest, tmp_path: Path, free_port: int) -> Iterat
         if process.poll() is None:
             process.terminate()
             process.wait(60)
+
+
+@pytest.mark.skipif(not is_ours(), reason="the environment is not one of scripts/test")
+def test_setup_leaves_the_command_and_starts_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "CALLBOARD_VENV": sys.prefix}
+    subprocess.run([ROOT / "scripts" / "setup"], cwd=tmp_path, env=environment, check=True)
+    assert not list(tmp_path.iterdir())
+    subprocess.run([Path(sys.prefix) / "bin" / "callboard", "version"], check=True)
 
 
 def test_it_serves_the_examples(up: str) -> None:

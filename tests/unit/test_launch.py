@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -22,6 +23,13 @@ def test_every_variable_of_supervisord_conf_is_filled_and_explained(tmp_path: Pa
     for name in NAMED:
         assert name in values
         assert f";     {name} " in head, name
+
+
+def test_supervisord_conf_says_where_the_embedded_services_are(tmp_path: Path) -> None:
+    values = environment(launch(tmp_path), {})
+    head = TEXT.partition("[supervisord]")[0].replace("$CALLBOARD_RUN", values["CALLBOARD_RUN"])
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        assert f"{unquote(values[name])}\n" in head
 
 
 def test_services_are_embedded_unless_they_are_named(tmp_path: Path) -> None:
