@@ -80,7 +80,7 @@ class Access:
         """Who calls. Raises Denied when nobody may, ProjectFailed when the handler fails."""
         if self._studio is not None and self._studio(request):
             return STUDIO
-        key = self._cache.key(request.headers) if self._cache else None
+        key = self._cache.key(request, self._wanted) if self._cache else None
         if self._cache is None or key is None:
             return await self._authenticated(request)
         user = self._cache.get(key)

@@ -4,10 +4,10 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from multidict import CIMultiDictProxy
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth.user import User
@@ -16,6 +16,22 @@ Key = tuple[tuple[str, ...], ...]
 
 _CREDENTIALS = ("authorization", "cookie", "x-api-key")
 """Part of every key: who names the same tenant is not yet the same caller."""
+
+_BESIDE_HEADERS: Mapping[str, Callable[[web.Request], tuple[str, ...]]] = {
+    "path": lambda request: (request.path,),
+    "path_params": lambda request: (request.path,),
+    "method": lambda request: (request.method,),
+    "query_params": lambda request: (request.rel_url.raw_query_string,),
+    **dict.fromkeys(
+        ("request", "scope"),
+        lambda request: (
+            *(request.method, request.path, request.rel_url.raw_query_string),
+            request.remote or "",
+        ),
+    ),
+}
+"""What a handler that takes this parameter may go by: a browser's WebSocket brings its token in the
+query, and who may read may not delete."""
 
 
 class CacheOptions(BaseModel):
@@ -37,10 +53,16 @@ class UserCache:
         self._users: dict[Key, tuple[float, User]] = {}
         """Each with the time at which it is forgotten, so the first is the oldest."""
 
-    def key(self, headers: "CIMultiDictProxy[str]") -> Key | None:
-        """By what the caller is known again; None when nothing says who calls."""
-        key = tuple(tuple(headers.getall(name, ())) for name in self._names)
-        return key if any(key) else None
+    def key(self, request: web.Request, wanted: frozenset[str]) -> Key | None:
+        """By what the caller is known again; None when nothing says who calls.
+
+        wanted: the parameters that the handler takes. One that takes the body is always asked.
+        """
+        key = tuple(tuple(request.headers.getall(name, ())) for name in self._names)
+        if "body" in wanted or not any(key):
+            return None
+        beside = sorted(wanted & _BESIDE_HEADERS.keys())
+        return key + tuple(_BESIDE_HEADERS[name](request) for name in beside)
 
     def get(self, key: Key) -> User | None:
         """Whom this was a moment ago."""

@@ -174,6 +174,39 @@ async def test_who_was_known_a_moment_ago_is_not_asked_for_again(house: House) -
     assert asked == [None, None, "Bearer nobody", "Bearer nobody"]
 
 
+async def test_a_known_caller_is_known_only_by_all_that_the_handler_takes(house: House) -> None:
+    """A browser's token is in the query; and who may search may not therefore delete."""
+    cache = CacheOptions(cache_keys=["X-Tenant"])
+
+    async def by_query(query_params: Any) -> str:
+        return query_params["token"]
+
+    client, seen = await who(house, by_query, cache=cache)
+    for token in ("ann", "bob"):
+        await client.post(f"/threads/search?token={token}", {}, **{"X-Tenant": "1"})
+    assert [ctx.user.identity for ctx in seen] == ["ann", "bob"]
+
+    async def by_method(method: str) -> str:
+        return method
+
+    async def by_path(path: str) -> str:
+        return path
+
+    async def by_request(request: Any) -> str:
+        return f"{request.method} {request.scope['path']}"
+
+    async def by_body(body: Any) -> str:
+        return str(body)
+
+    for handler in (by_method, by_path, by_request, by_body):
+        client, seen = await who(house, handler, cache=cache)
+        await client.post("/threads/search", {}, **{"X-Tenant": "1"})
+        await client.post("/threads/count", {"metadata": {}}, **{"X-Tenant": "1"})
+        await client.get(f"/threads/{NOWHERE}", **{"X-Tenant": "1"})
+        wanted = 2 if handler is by_method else 3
+        assert len({ctx.user.identity for ctx in seen}) == wanted, handler.__name__
+
+
 def test_nobody_is_known_for_ever_and_only_so_many_are() -> None:
     now = 0.0
     cache = UserCache(CacheOptions(ttl_seconds=10, max_size=2), lambda: now)
