@@ -110,10 +110,14 @@ class Graphs:
         context: the run's context, for a factory that takes the runtime of a run.
         Raises GraphUnavailable when there is no such graph, and what the user's factory raises.
         """
+        if graph_id in self.broken:
+            why = self.broken[graph_id]
+            raise GraphUnavailable(f"Graph '{graph_id}' could not be loaded: {why}")
         if graph_id not in self._exports:
             known = ", ".join(sorted(self._exports)) or "none"
-            fallback = f"there is no graph named '{graph_id}' here (there are: {known})"
-            raise GraphUnavailable(self.broken.get(graph_id, fallback))
+            raise GraphUnavailable(
+                f"there is no graph named '{graph_id}' here (there are: {known})"
+            )
         export = self._exports[graph_id]
         async with contextlib.AsyncExitStack() as stack:
             if not isinstance(export, Pregel | StateGraph):

@@ -242,7 +242,7 @@ async def test_a_broken_graph_is_named_and_the_others_serve(
     assert await by(graphs, "good") == "good"
     with pytest.raises(GraphUnavailable) as refused:
         await by(graphs, "bad")
-    assert refused.value.reason == graphs.broken["bad"]
+    assert refused.value.reason == f"Graph 'bad' could not be loaded: {graphs.broken['bad']}"
 
 
 @pytest.mark.parametrize(
