@@ -250,8 +250,12 @@ class BatchingSaver(AsyncPostgresSaver):
             self._unsettled.add(settled)
         try:
             if is_small(values):
-                put = await self._enqueued(serialize())
+                rows = serialize()
+                await self._until_told()
+                put = await self._enqueued(rows)
             else:
+                # Not while it has its turn: other runs' events may be written long before.
+                await self._until_told()
                 async with self._one_at_a_time:
                     put = await self._enqueued(await self._in_thread(serialize))
             await put.stored
@@ -260,14 +264,16 @@ class BatchingSaver(AsyncPostgresSaver):
                 self._unsettled.discard(settled)
                 settled.set_result(None)
 
+    async def _until_told(self) -> None:
+        if self._told is not None:
+            await self._told()
+
     async def _enqueued(self, rows: Rows) -> Put:
         size = rows.size
         if size > MAX_PUT_BYTES:
             raise PutTooLarge(
                 f"one step's changes take {size} bytes to store; the limit is {MAX_PUT_BYTES}"
             )
-        if self._told is not None:
-            await self._told()
         put = Put(self._fence, rows, size)
         await (self._heavy if size > HEAVY_BYTES else self._light).enqueue(put)
         return put

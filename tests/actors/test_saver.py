@@ -626,6 +626,30 @@ async def test_large_values_leave_the_loop_even_when_neighbours_hold_all_its_thr
     await latest(saver)
 
 
+async def test_a_large_put_that_waits_for_its_events_holds_up_no_other_run(
+    saver: BatchingSaver, other: AsyncConnection[DictRow]
+) -> None:
+    asked, written = asyncio.Event(), asyncio.Event()
+
+    async def told() -> None:
+        asked.set()
+        await written.wait()
+
+    async def put_of(thread_id: str, told: Any = None) -> None:
+        run = await claimed_run(other)
+        await put(saver.for_run(run, 1, told), new_checkpoint(log=["x" * 100_000]), thread_id)
+
+    waiting = asyncio.create_task(put_of("waits", told))
+    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(put_of("goes on"), 30)
+    written.set()
+    await waiting
+    assert [
+        len((await latest(saver, name)).checkpoint["channel_values"]["log"][0])
+        for name in ("waits", "goes on")
+    ] == [100_000] * 2
+
+
 def test_what_is_small() -> None:
     class Slots:
         __slots__ = ("value",)
