@@ -7,6 +7,7 @@ What differs from the broker as it comes, and why:
   Polling found a message after 350 ms, this does after 2.
 - A consumer takes one message at a time, and only for a free slot; what nobody here can run now
   stays in Redis for another worker. A freed slot wakes it through a ``threading.Event``.
+- Queues can share slots: which of them may fill the next one, ``actors.lanes`` decides.
 - A lost connection, also one that only went silent, is a pause here and not a restart of dramatiq's
   consumer thread; an acknowledgement that could not be sent is sent later.
 - No delay queues (an outage strands what lies in them), no retries, no time limits: the rows in
@@ -20,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 import structlog
@@ -31,6 +32,7 @@ from dramatiq.message import Message
 
 from actors import redis_connections
 from actors.dispatch import NAMESPACE
+from actors.lanes import Lanes, Room, Unlimited
 
 log = structlog.get_logger(__name__)
 
@@ -46,29 +48,6 @@ _LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 _FAILED = (redis.RedisError, OSError)
 
 
-class Room(Protocol):
-    """Slots that a message may need before it can be taken."""
-
-    def reserve(self) -> bool:
-        """Takes a slot; False when none is free."""
-        ...
-
-    def release(self) -> None:
-        """Gives back a slot for which no message came."""
-        ...
-
-
-class Unlimited:
-    """Room for queues that are bounded by their limit only."""
-
-    def reserve(self) -> bool:
-        """Always."""
-        return True
-
-    def release(self) -> None:
-        """Nothing was taken."""
-
-
 class WakingBroker(RedisBroker):
     """The broker of one worker process. Make it after any fork: its id names what it has taken."""
 
@@ -77,18 +56,21 @@ class WakingBroker(RedisBroker):
         super().__init__(  # type: ignore[no-untyped-call]  # dramatiq's
             client=client, middleware=[], namespace=NAMESPACE
         )
-        self._limits: dict[str, int] = {}
-        self._rooms: dict[str, Room] = {}
+        self._lanes: dict[str, Lanes] = {}
         self._consumers: list[WakingConsumer] = []
         self._beat_at = 0.0
         self._maintaining = 0
         self.draining = False
 
-    def open_queue(self, name: str, limit: int, room: Room | None = None) -> None:
-        """Declares a queue. limit: messages that may be in work here at once."""
-        self._limits[name] = limit
-        self._rooms[name] = room or Unlimited()
-        self.declare_queue(name)
+    def open_queues(self, *names: str, limit: int, room: Room | None = None) -> None:
+        """Declares queues that share a limit and a room: lanes, of which the first goes first.
+
+        limit: messages that may be in work here at once.
+        """
+        lanes = Lanes(names, limit, room or Unlimited())
+        for name in names:
+            self._lanes[name] = lanes
+            self.declare_queue(name)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declares a queue without a delay queue, which nothing here may use."""
@@ -99,20 +81,20 @@ class WakingBroker(RedisBroker):
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
         """The consumer of a queue. dramatiq's prefetch is ignored: the limit and the room hold."""
-        consumer = WakingConsumer(
-            self, queue_name, self._limits[queue_name], self._rooms[queue_name]
-        )
+        consumer = WakingConsumer(self, queue_name, self._lanes[queue_name])
         self._consumers.append(consumer)
         return consumer
 
     def wake(self) -> None:
-        """Says that a slot has become free. May be called from any thread."""
+        """Says that a slot has become free, or whose turn it is. May be called from any thread."""
         for consumer in self._consumers:
             consumer.wake()
 
     def drain(self) -> None:
         """Takes no message from now on; signs of life go on for those in work."""
         self.draining = True
+        for lanes in self._lanes.values():
+            lanes.close()
         self.wake()
 
     @property
@@ -148,14 +130,11 @@ class WakingBroker(RedisBroker):
 class WakingConsumer(Consumer):
     """Takes the messages of one queue. ``__next__`` belongs to its thread, the rest to any."""
 
-    def __init__(self, broker: WakingBroker, queue_name: str, limit: int, room: Room) -> None:
+    def __init__(self, broker: WakingBroker, queue_name: str, lanes: Lanes) -> None:
         self._broker = broker
         self._queue = queue_name
         self._key = f"{broker.namespace}:{queue_name}"
-        self._limit = limit
-        self._room = room
-        self._in_work = 0
-        self._lock = threading.Lock()
+        self._lanes = lanes
         self._woken = threading.Event()
         self._unsent: deque[Callable[[], Any]] = deque()
         self._known_empty = False
@@ -168,12 +147,11 @@ class WakingConsumer(Consumer):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing that was taken is unfinished or unacknowledged."""
-        with self._lock:
-            return not self._in_work and not self._unsent
+        """Whether nothing that was taken is unfinished or, of this queue, unacknowledged."""
+        return self._lanes.quiet and not self._unsent
 
     def wake(self) -> None:
-        """Ends a wait for room."""
+        """Ends a wait for room, or for this lane's turn."""
         self._woken.set()
 
     def __next__(self) -> MessageProxy | None:
@@ -181,6 +159,8 @@ class WakingConsumer(Consumer):
         try:
             message = self._look()
         except _FAILED as error:
+            self._lanes.leaves(self._queue)
+            self._broker.wake()
             self._pause(error)
             return None
         if self._failures:
@@ -196,29 +176,21 @@ class WakingConsumer(Consumer):
             # Awaited without a slot: a peek promises nothing.
             self._known_empty = self._peek() is None
             return None
-        if not self._begin():
+        if not self._lanes.begin(self._queue):
             self._woken.wait(_BLOCK_SECONDS)
             return None
         message = None
         try:
             message = self._take()
         finally:
+            if self._known_empty:
+                self._lanes.leaves(self._queue)
             if message is None:
-                self._room.release()
-                self._end()
+                self._lanes.missed()
+            else:
+                self._lanes.took(self._queue)
+            self._broker.wake()  # it may be another lane's turn
         return message
-
-    def _begin(self) -> bool:
-        """Counts a message as in work before it is taken: whoever drains misses none."""
-        with self._lock:
-            may_take = not self._broker.draining and self._in_work < self._limit
-            if may_take := may_take and self._room.reserve():
-                self._in_work += 1
-            return may_take
-
-    def _end(self) -> None:
-        with self._lock:
-            self._in_work -= 1
 
     def _peek(self) -> Any:
         return self._broker.client.blmove(self._key, self._key, _BLOCK_SECONDS, "LEFT", "LEFT")
@@ -255,8 +227,8 @@ class WakingConsumer(Consumer):
         except _LOST as error:
             log.warning("message cannot be acknowledged yet", error=str(error))
         finally:
-            self._end()
-            self._woken.set()
+            self._lanes.end()
+            self._broker.wake()
 
     def _settle_unsent(self) -> None:
         while True:

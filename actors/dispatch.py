@@ -31,7 +31,9 @@ log = structlog.get_logger(__name__)
 NAMESPACE = "callboard"
 """Prefix of dramatiq's keys: queue ``runs`` is the list ``callboard:runs``."""
 RUNS = "runs"
-"""Queue and actor: execute the run whose id is the argument."""
+"""Queue and actor: execute the run whose id is the argument. The lane of background runs."""
+AWAITED = "awaited"
+"""The same for runs that a client waits for: the lane that goes first (``actors.lanes``)."""
 INSPECT = "inspect"
 """Queue and actor: answer the question whose id is the argument, to the list that is the second."""
 MAINTENANCE = "maintenance"
@@ -75,8 +77,12 @@ def unpack_reply(entry: bytes) -> tuple[str, int, bytes]:
 class Dispatcher(Protocol):
     """How a process tells workers that there is something to do."""
 
-    async def run(self, run_id: UUID | str) -> None:
-        """Says that a run may be claimable. Never raises when nobody hears it."""
+    async def run(self, run_id: UUID | str, *, awaited: bool = False) -> None:
+        """Says that a run may be claimable. Never raises when nobody hears it.
+
+        awaited: whether a client waits for it. That is known when the run is created and not kept:
+        whoever tells of it later tells of a run in the background.
+        """
         ...
 
     async def cancel(self, run_id: UUID | str) -> None:
@@ -142,9 +148,10 @@ class RedisDispatcher:
         await self._redis.aclose()
         await self._replies.aclose()
 
-    async def run(self, run_id: UUID | str) -> None:
+    async def run(self, run_id: UUID | str, *, awaited: bool = False) -> None:
         """Enqueues the run's id. A Redis that is gone is logged: workers poll the rows."""
-        if not await self.send(RUNS, str(run_id)) and self._on_unsent is not None:
+        lane = AWAITED if awaited else RUNS
+        if not await self.send(lane, str(run_id)) and self._on_unsent is not None:
             self._on_unsent()
 
     async def maintain(self) -> bool:
@@ -205,10 +212,12 @@ class RedisDispatcher:
         return True
 
     async def backlog(self) -> int | None:
-        """How many runs wait in the queue; None when Redis does not answer."""
+        """How many runs wait in both lanes; None when Redis does not answer."""
         try:
-            async with asyncio.timeout(_SEND_SECONDS):
-                return int(await self._redis.llen(f"{NAMESPACE}:{RUNS}"))
+            async with asyncio.timeout(_SEND_SECONDS), self._redis.pipeline(False) as pipeline:
+                for lane in (AWAITED, RUNS):
+                    _ = pipeline.llen(f"{NAMESPACE}:{lane}")
+                return sum(map(int, await pipeline.execute()))
         except _GONE:
             return None
 

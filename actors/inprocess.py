@@ -122,8 +122,8 @@ class LocalDispatcher:
         await self._executor.close()
         self._worker_slot.release()
 
-    async def run(self, run_id: UUID | str) -> None:
-        """Starts the run if a slot is free; if not, the next free slot finds it."""
+    async def run(self, run_id: UUID | str, *, awaited: bool = False) -> None:
+        """Starts the run if a slot is free; if not, the next free slot finds the oldest one."""
         if self._stopping:
             return
         if self._executor.reserve():

@@ -1,4 +1,4 @@
-"""dramatiq inside a worker: three actors, their queues, and the threads that wait for the loop."""
+"""dramatiq inside a worker: its actors, their queues, and the threads that wait for the loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,8 +9,9 @@ from uuid import UUID
 import dramatiq
 import structlog
 
-from actors.broker import Room, WakingBroker
-from actors.dispatch import INSPECT, MAINTENANCE, RUNS
+from actors.broker import WakingBroker
+from actors.dispatch import AWAITED, INSPECT, MAINTENANCE, RUNS
+from actors.lanes import Room
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +46,16 @@ class Messages:
         self._work = work
         self._room = room
         self._broker = WakingBroker(redis_url)
-        self._broker.open_queue(RUNS, slots, room)
-        self._broker.open_queue(INSPECT, 1)
-        self._broker.open_queue(MAINTENANCE, 1)
-        for name, body in ((RUNS, self._run), (INSPECT, self._answer), (MAINTENANCE, self._sweep)):
+        self._broker.open_queues(AWAITED, RUNS, limit=slots, room=room)
+        self._broker.open_queues(INSPECT, limit=1)
+        self._broker.open_queues(MAINTENANCE, limit=1)
+        bodies: dict[str, Callable[..., None]] = {
+            AWAITED: self._run,
+            RUNS: self._run,
+            INSPECT: self._answer,
+            MAINTENANCE: self._sweep,
+        }
+        for name, body in bodies.items():
             dramatiq.Actor(
                 body, broker=self._broker, actor_name=name, queue_name=name, priority=0, options={}
             )

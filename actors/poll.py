@@ -1,4 +1,7 @@
-"""Looks into Postgres for runs whose message never came. With no Redis it is what finds runs."""
+"""Looks into Postgres for runs whose message never came. With no Redis it is what finds runs.
+
+It takes the oldest first: rows do not say for which of them a client waits.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable

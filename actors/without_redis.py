@@ -22,8 +22,8 @@ class MuteDispatcher:
         self._on_run = on_run
         self._on_cancel = on_cancel
 
-    async def run(self, run_id: UUID | str) -> None:
-        """See ``Dispatcher.run``."""
+    async def run(self, run_id: UUID | str, *, awaited: bool = False) -> None:
+        """See ``Dispatcher.run``. Who polls finds the oldest run first, awaited or not."""
         self._on_run()
 
     async def cancel(self, run_id: UUID | str) -> None:

@@ -52,12 +52,14 @@ async def admit(
     body: RunCreate,
     thread_id: UUID | None,
     *,
+    awaited: bool,
     grant: Grant | None = None,
     stop_if_abandoned: bool = False,
 ) -> RunRow:
     """Creates and dispatches the run that the request asks for.
 
     thread_id: None for a stateless run, which gets a thread of its own.
+    awaited: whether the client waits for what the run says, as in ``Dispatcher.run``.
     grant: what ``permit`` answered; by default what the route was granted, a run's: of such a
         request, ``Idempotency-Key`` is heeded.
     stop_if_abandoned: whether to stop the run again when the client leaves before it is created.
@@ -67,7 +69,7 @@ async def admit(
     new = await prepare(call, body, thread_id, grant or call.grant)
     if grant is None:
         new = replace(new, asked=await request_key(call, thread_id))
-    creation = context.background.spawn(create(context, new))
+    creation = context.background.spawn(create(context, new, awaited=awaited))
     try:
         return await asyncio.shield(creation)
     except asyncio.CancelledError:
@@ -115,27 +117,31 @@ async def find_assistant(call: Call, name: str) -> AssistantRow:
     return assistant
 
 
-async def create(context: Context, new: NewRun) -> RunRow:
-    """Creates the run, and tells who is concerned of it and of those that it supersedes."""
+async def create(context: Context, new: NewRun, *, awaited: bool) -> RunRow:
+    """Creates the run, and tells who is concerned of it and of those that it supersedes.
+
+    awaited: as in ``Dispatcher.run``.
+    """
     try:
         created = await runs.create(context.database, new)
     except ThreadNotFound:
         raise NotFound(_NOT_FOUND) from None
-    return await _told(context, new, created)
+    return await _told(context, new, created, awaited=awaited)
 
 
 async def create_all(context: Context, new: list[NewRun]) -> list[RunRow]:
     """Creates all of the runs or none. They are stateless: each makes a thread of its own."""
     created = await runs.create_all(context.database, new)
-    return [await _told(context, *both) for both in zip(new, created, strict=True)]
+    both = zip(new, created, strict=True)
+    return [await _told(context, *one, awaited=False) for one in both]
 
 
-async def _told(context: Context, new: NewRun, created: Created) -> RunRow:
+async def _told(context: Context, new: NewRun, created: Created, *, awaited: bool) -> RunRow:
     for run_id in created.cancel:
         await context.dispatcher.cancel(run_id)
     await context.dispatcher.over(*created.withdrawn, *created.deleted)
     if new.after_seconds <= 0:
-        await context.dispatcher.run(created.run.run_id)
+        await context.dispatcher.run(created.run.run_id, awaited=awaited)
     return created.run
 
 

@@ -302,4 +302,5 @@ async def _create(
     if answers is not None:
         new = replace(new, answers=answers)
     # Whoever leaves now leaves a run behind that was asked for: it is dispatched all the same.
-    return await asyncio.shield(call.context.background.spawn(create(call.context, new)))
+    creation = create(call.context, new, awaited=True)
+    return await asyncio.shield(call.context.background.spawn(creation))

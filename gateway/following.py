@@ -32,7 +32,7 @@ async def create_and_stream(
     """Creates a run and streams all its events."""
     cancels = body.on_disconnect == "cancel"
     await _refuse_to_wait_for_itself(call, body, thread_id)
-    run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
+    run = await admit(call, body, thread_id, awaited=True, stop_if_abandoned=cancels)
     return await _stream(call, run, after=START, cancel_on_disconnect=cancels)
 
 
@@ -42,7 +42,7 @@ async def create_and_wait(
     """Creates a run and answers with its result."""
     cancels = body.on_disconnect == "cancel"
     await _refuse_to_wait_for_itself(call, body, thread_id)
-    run = await admit(call, body, thread_id, stop_if_abandoned=cancels)
+    run = await admit(call, body, thread_id, awaited=True, stop_if_abandoned=cancels)
     return await _wait(call, run, cancel_on_disconnect=cancels)
 
 

@@ -199,7 +199,7 @@ async def _answer(
         case _Does.SEND:
             return await _send(exchange)
         case _Does.STREAM:
-            return await _follow(exchange, await _start(exchange))
+            return await _follow(exchange, await _start(exchange, awaited=True))
         case _Does.FOLLOW:
             return await _follow(exchange, await _active(exchange))
         case _Does.GET:
@@ -217,10 +217,11 @@ async def _answer(
 
 async def _send(exchange: _Exchange) -> web.StreamResponse:
     """Starts a run, and answers with its task: when it has ended, unless it is not to be waited."""
-    run = await _start(exchange)
     asked = exchange.params.get("configuration")
     wishes = asked if isinstance(asked, dict) else {}
-    if wishes.get("returnImmediately") is True or wishes.get("blocking") is False:
+    awaited = not (wishes.get("returnImmediately") is True or wishes.get("blocking") is False)
+    run = await _start(exchange, awaited=awaited)
+    if not awaited:
         task = await _task(exchange.call, run)
         return relay(exchange.told(exchange.form.sent(task, exchange.history)))
 
@@ -231,7 +232,7 @@ async def _send(exchange: _Exchange) -> web.StreamResponse:
     return await wait_for_end(exchange.call, run.run_id, result, headers={})
 
 
-async def _start(exchange: _Exchange) -> RunRow:
+async def _start(exchange: _Exchange, *, awaited: bool) -> RunRow:
     """The run that the message makes: a new turn, or the answer to a question. Raises RpcError."""
     call, sent = exchange.call, incoming(exchange.params)
     body: dict[str, Any] = {
@@ -247,7 +248,8 @@ async def _start(exchange: _Exchange) -> RunRow:
         body["input"] = sent.input
     thread_id = sent.thread_id or uuid7()
     asked = checked(body, _RUN)
-    return await admit(call, asked, thread_id, grant=await permit(call, asked, thread_id))
+    grant = await permit(call, asked, thread_id)
+    return await admit(call, asked, thread_id, awaited=awaited, grant=grant)
 
 
 async def _check_waits(exchange: _Exchange, named: tuple[UUID, UUID]) -> None:

@@ -117,7 +117,8 @@ async def _call(call: Call, request: Request, asked: ToolCall) -> web.StreamResp
             },
             _RUN,
         )
-        run = await admit(call, body, None, grant=await permit(call, body, None))
+        grant = await permit(call, body, None)
+        run = await admit(call, body, None, awaited=True, grant=grant)
     except Exception as error:
         refused = refusal(error)
         if refused is None or refused.status not in (400, 404, 409, 422):

@@ -50,7 +50,7 @@ _ENDED = (
 )
 async def create(call: Call, thread_id: UUID, body: RunCreate) -> web.Response:
     """Creates a run and answers at once."""
-    run = await admit(call, body, thread_id)
+    run = await admit(call, body, thread_id, awaited=False)
     return answer(show_run(run), headers={"Content-Location": place(run)})
 
 

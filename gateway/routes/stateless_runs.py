@@ -39,7 +39,7 @@ _RESULT = Response("The result, once there is one.", Any, headers=FOLLOWED)
 )
 async def create_run(call: Call, body: RunCreate) -> web.Response:
     """Creates a run and answers at once."""
-    run = await admit(call, body, None)
+    run = await admit(call, body, None, awaited=False)
     return answer(show_run(run), headers={"Content-Location": f"/runs/{run.run_id}"})
 
 

@@ -20,7 +20,15 @@ from actors.child.event_names import (
     WAKE_CHANNEL,
     events_key,
 )
-from actors.dispatch import CANCEL_CHANNEL, RedisDispatcher, ask_key, pack_reply
+from actors.dispatch import (
+    AWAITED,
+    CANCEL_CHANNEL,
+    NAMESPACE,
+    RUNS,
+    RedisDispatcher,
+    ask_key,
+    pack_reply,
+)
 from actors.event_ends import RedisEventEnds
 from actors.event_reader import RedisEventReader
 from actors.events import End
@@ -169,6 +177,8 @@ class Stage:
     redis: redis.Redis
     ends: RedisEventEnds
     seq: dict[str, int] = field(default_factory=dict)
+    lane: str = ""
+    """Where the last message came from."""
 
     async def claim(self, run_id: str) -> runs.ClaimedRun:
         [claimed] = await runs.claim(self.database, [UUID(run_id)], OWNER, 30)
@@ -234,10 +244,13 @@ class Stage:
 
     async def next_message(self) -> str:
         """The id of the run that the next message in the queue names."""
-        entry = await self.redis.blpop(["callboard:runs"], timeout=30)  # type: ignore[misc]
+        lanes = [f"{NAMESPACE}:{lane}" for lane in (AWAITED, RUNS)]
+        entry = await self.redis.blpop(lanes, timeout=30)  # type: ignore[misc]
         assert entry is not None, "no message came"
-        message = await self.redis.hget("callboard:runs.msgs", entry[1])  # type: ignore[misc,arg-type]
+        lane, message_id = entry[0].decode(), entry[1]
+        message = await self.redis.hget(f"{lane}.msgs", message_id)  # type: ignore[misc]
         assert message is not None
+        self.lane = lane.removeprefix(f"{NAMESPACE}:")
         return str(orjson.loads(message)["args"][0])
 
     async def inspect(self, status: int, body: Any) -> tuple[str, Any]:

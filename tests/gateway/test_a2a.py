@@ -9,7 +9,7 @@ import orjson
 import pytest
 from langgraph_sdk import Auth
 
-from actors.dispatch import CANCEL_CHANNEL
+from actors.dispatch import AWAITED, CANCEL_CHANNEL, RUNS
 from gateway.a2a import Ended, Speech, State, task_of
 from gateway.a2a_incoming import incoming
 from gateway.auth.access import Access
@@ -146,6 +146,7 @@ async def test_a_question_is_answered_by_a_message_on_its_task(
     reply = said({"data": True}, taskId=task["id"])
     sending = asyncio.create_task(rpc(client, "SendMessage", reply))
     second = await stage.claim(await stage.next_message())
+    assert stage.lane == AWAITED
     assert second.thread_id == first.thread_id
     assert orjson.loads(second.kwargs)["command"] == {"resume": True}
     await stage.settle(str(second.run_id), values={}, output=orjson.dumps(messages("a", "done")))
@@ -164,6 +165,7 @@ async def test_streams_tell_what_is_said_so_far(client: Client, stage: Stage) ->
             assert stream.response.content_type == "text/event-stream"
             first = await stream.frame()
             run_id = await stage.next_message()
+            assert stage.lane == AWAITED
             await stage.claim(run_id)
             updates = []
             for piece in ("Hel", "lo"):
@@ -213,6 +215,7 @@ async def test_a_task_is_followed_again_and_canceled(client: Client, stage: Stag
     task = (await sending)["task"]
     assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
     run_id = await stage.next_message()
+    assert stage.lane == RUNS  # the client does not wait for it
     await stage.claim(run_id)
     named = {"id": task["id"]}
     assert (await rpc(client, "GetTask", named))["status"]["state"] == "TASK_STATE_WORKING"

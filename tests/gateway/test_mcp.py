@@ -7,7 +7,7 @@ import orjson
 import pytest
 from langgraph_sdk import Auth
 
-from actors.dispatch import PROJECT_FAILED
+from actors.dispatch import AWAITED, PROJECT_FAILED
 from gateway.auth.access import Access
 from gateway.http_options import HttpOptions
 from gateway.mcp import call_result
@@ -182,6 +182,7 @@ async def test_a_call_is_a_run(client: Client, stage: Stage) -> None:
     params = {"name": "My_tool", "arguments": {"messages": "hi"}, "context": {"model": "m"}}
     calling = asyncio.create_task(rpc(client, "tools/call", params))
     run_id = await stage.next_message()
+    assert stage.lane == AWAITED
     claimed = await stage.claim(run_id)
     assert str(claimed.assistant_id) == made.json["assistant_id"]
     assert claimed.temporary

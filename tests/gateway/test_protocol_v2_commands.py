@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 import pytest
 
+from actors.dispatch import AWAITED
 from persistence.lifecycle import SUCCEED
 from tests.gateway.conftest import Client, House, Stage
 
@@ -68,6 +69,7 @@ async def test_run_start_makes_the_thread_and_a_run_that_streams_everything(
         "meta": {"applied_through_seq": 0},
     }
     assert await stage.next_message() == run_id
+    assert stage.lane == AWAITED
     [run] = await runs_of(client, thread)
     kwargs = run["kwargs"]
     assert kwargs["input"] == {"x": 1}

@@ -40,7 +40,7 @@ class Receiver:
         self.arrived = threading.Semaphore(0)
         self.may_end = threading.Event()
         self.may_end.set()
-        self.broker.open_queue("runs", limit, self.room)
+        self.broker.open_queues("runs", limit=limit, room=self.room)
         dramatiq.Actor(
             self.act,
             broker=self.broker,
@@ -190,7 +190,7 @@ def test_a_message_that_makes_no_sense_costs_no_slot(receivers, send, client):
 
 def test_what_a_dead_worker_had_taken_is_put_back_by_maintenance(redis_url, send, client):
     dead, living = WakingBroker(redis_url), WakingBroker(redis_url)
-    living.open_queue("runs", 1)
+    living.open_queues("runs", limit=1)
     send("a")
     assert len(dead.do_fetch("runs", 1)) == 1
     long_ago = int(time.time() * 1000) - 10 * living.heartbeat_timeout

@@ -29,8 +29,8 @@ class Heard:
     async def run(self, run_id):
         self.sent.append(UUID(str(run_id)))
 
-    async def end(self, run_id, attempt, status, error=None, events=None):
-        self.ends.append((UUID(run_id), attempt, status, error))
+    async def end(self, end):
+        self.ends.append((UUID(end.run_id), end.attempt, end.status, end.error))
 
 
 @pytest.fixture
@@ -82,12 +82,13 @@ async def test_a_run_that_waits_too_long_is_sent_again(rows, db, heard, settings
     assert fresh not in heard.sent
 
 
+@pytest.mark.parametrize("awaited", [False, True])
 async def test_nothing_is_sent_again_while_messages_wait_for_busy_workers(
-    rows, db, heard, settings, dispatcher, redis_url
+    rows, db, dispatcher, awaited
 ):
     stuck = await rows.submit()
     await db.execute("UPDATE runs SET available_at = now() - interval '5 min'")
-    await dispatcher.run(uuid4())
+    await dispatcher.run(uuid4(), awaited=awaited)
     await reaper.resend(db, dispatcher, 120)
     assert await dispatcher.backlog() == 1
     await dispatcher._redis.flushdb()  # now the message is lost
