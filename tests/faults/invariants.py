@@ -62,7 +62,8 @@ def check(
     _check_effects(topology, effects)
     _check_streams(topology)
     _check_idle(topology, eventually)
-    assert not topology.complaints()
+    complaints = topology.complaints()
+    assert not complaints, complaints
 
 
 def _active(topology: Topology) -> list[dict[str, Any]]:
