@@ -179,7 +179,7 @@ class Topology:
 
         Not those of graph processes: there the graphs speak.
         """
-        bad = ("request failed", "answer broken", "could not be performed")
+        bad = ('"event":"request failed"', "answer broken", "could not be performed")
         lines: list[str] = []
         for log in (self.folder / "logs").glob("*.log"):
             lines += [
