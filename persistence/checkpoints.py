@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,7 +17,10 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import DictRow
 
 from persistence.engine import Database
-from persistence.errors import HistoryNeeded
+from persistence.errors import HistoryNeeded, Overtaken
+
+_PRUNE_RETRIES = 5
+"""What is deleted on a snapshot may be gone by then; a new snapshot does not show it."""
 
 
 def set_up(connection: Connection[DictRow]) -> None:
@@ -133,9 +137,16 @@ async def keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
     """Removes what the latest checkpoint of each namespace of the threads does not need.
 
     One transaction on one snapshot, of all threads or none; a run that goes on meanwhile does not
-    notice. Raises HistoryNeeded.
+    notice. Who deletes the same history at the same time is waited for. Raises HistoryNeeded.
     """
     ids = [str(thread_id) for thread_id in thread_ids]
+    for _ in range(_PRUNE_RETRIES):
+        with suppress(Overtaken):
+            return await _keep_latest(db, ids)
+    await _keep_latest(db, ids)
+
+
+async def _keep_latest(db: Database, ids: Sequence[str]) -> None:
     async with db.transaction() as connection:
         # LangGraph has a transaction for each thread. Inside ours these are savepoints, which
         # cannot choose their isolation but may name the one that there is.

@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from persistence.errors import Unavailable
+from persistence.errors import Overtaken, Unavailable
 from persistence.settings import DatabaseSettings
 from persistence.text import clean, clean_json, dumps
 from persistence.watch import Watch
@@ -147,6 +147,8 @@ def _as_unavailable(outage: _Outage) -> Iterator[None]:
         raise Unavailable(f"the database is read-only: {error}") from error
     except psycopg.errors.IdleInTransactionSessionTimeout as error:
         raise Unavailable(f"this process was too slow: {error}") from error
+    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
+        raise Overtaken(str(error)) from error
     except psycopg.OperationalError as error:
         # Class 54, program limit exceeded: this very data is too much, today and tomorrow.
         if (error.sqlstate or "").startswith("54"):

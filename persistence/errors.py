@@ -2,6 +2,7 @@
 
 PersistenceError
 ├── Unavailable        Postgres cannot be reached or refuses work for now
+│   └── Overtaken      another transaction was quicker: this one may be tried again at once
 ├── NotFound           no such row
 │   ├── ThreadNotFound
 │   ├── RunNotFound
@@ -21,6 +22,10 @@ class PersistenceError(Exception):
 
 class Unavailable(PersistenceError):
     """The database cannot be reached or cannot serve; the caller may try again later."""
+
+
+class Overtaken(Unavailable):
+    """Another transaction changed the same rows first, and this one did nothing."""
 
 
 class NotFound(PersistenceError):

@@ -186,6 +186,29 @@ async def test_what_is_pruned_at_once_is_pruned_whole_or_not_at_all(
     assert left == ([1, 1] if prune is threads.keep_latest else [0, 0])
 
 
+@pytest.mark.parametrize("by", ["a prune", "a deletion"])
+async def test_history_that_others_delete_meanwhile_is_waited_for(
+    db: Database, database_url: str, by: str
+) -> None:
+    thread_id = (await threads.create(db, uuid4(), {})).thread_id
+    await converse(database_url, thread_id)
+    kept = 1 if by == "a prune" else 0
+    async with db.transaction() as other:
+        await other.execute(
+            "DELETE FROM checkpoints WHERE thread_id = %(id)s AND checkpoint_id NOT IN (SELECT"
+            " checkpoint_id FROM checkpoints WHERE thread_id = %(id)s"
+            " ORDER BY checkpoint_id DESC LIMIT %(kept)s)",
+            {"id": str(thread_id), "kept": kept},
+        )
+        pruning = asyncio.create_task(threads.keep_latest(db, [thread_id]))
+        waits = "SELECT count(*) AS n FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+        while (await db.fetch_one(waits, [other.info.backend_pid])) != {"n": 1}:
+            assert not pruning.done()
+            await asyncio.sleep(0.01)
+    assert await pruning == 1
+    assert await rows_of(db, "checkpoints", thread_id) == kept
+
+
 async def test_history_that_one_needs_saves_that_of_all(db: Database, database_url: str) -> None:
     first, needing, last = [(await threads.create(db, uuid4(), {})).thread_id for _ in range(3)]
     for thread_id in (first, last):
