@@ -49,6 +49,9 @@ _NOT_SERVED = ("ui", "ui_config")
 _UNPROTECTED = ("encryption",)
 """Sections that protect something. Serving without them would be worse than not serving."""
 
+_UNPROTECTED_ENV = ("LANGGRAPH_AES_KEY",)
+"""Variables that do: by this one the reference server encrypts checkpoints."""
+
 _READ = frozenset({"auth", "checkpointer", "http", "store", "webhooks"})
 """Sections that mean something here."""
 
@@ -143,6 +146,11 @@ class _Reader:
                 self._warn(key, "not supported by this version, ignored")
         self._python_version(raw.get("python_version"))
         sections, env = self._sections(raw), self._env(raw.get("env"))
+        for name in _UNPROTECTED_ENV:
+            if env.get(name) or os.environ.get(name):
+                raise self._error(
+                    name, "a variable that this version cannot enforce", "no such variable"
+                )
         auth = auth_section.read(sections.get("auth"), self._target, self._broken, self._warn)
         if auth is not None and auth.studio == "anywhere":
             self._warn("auth.disable_studio_auth", "false lets in whoever claims to be Studio")

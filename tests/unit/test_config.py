@@ -132,6 +132,10 @@ def test_what_is_not_understood_is_a_warning(
         ({"graphs": GRAPHS, "http": []}, ["http", "a list"]),
         ({"graphs": GRAPHS, "auth": {"path": "./gone.py:auth"}}, ["auth.path", "no such file"]),
         ({"graphs": GRAPHS, "encryption": {"path": "x"}}, ["encryption", "cannot enforce"]),
+        (
+            {"graphs": GRAPHS, "env": {"LANGGRAPH_AES_KEY": "0123456789abcdef"}},
+            ["LANGGRAPH_AES_KEY", "cannot enforce"],
+        ),
     ],
 )
 def test_a_broken_file_is_refused_with_a_sentence(
@@ -142,6 +146,18 @@ def test_a_broken_file_is_refused_with_a_sentence(
         load_project(path)
     for word in [str(path), "expected", "got", *words]:
         assert word in str(caught.value)
+
+
+def test_a_key_in_the_environment_that_would_encrypt_nothing_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(folder, {"graphs": GRAPHS})
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "")
+    load_project(path)
+    monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+    with pytest.raises(ConfigError, match="LANGGRAPH_AES_KEY: expected no such variable") as caught:
+        load_project(path)
+    assert "0123456789abcdef" not in str(caught.value)
 
 
 def test_a_missing_file_and_a_file_that_is_not_text_are_refused(tmp_path: Path) -> None:
