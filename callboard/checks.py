@@ -85,15 +85,20 @@ def settings(launch: Launch) -> Budget:
     )
 
 
-def database(launch: Launch) -> int:
-    """Postgres can be reached and is new enough. Returns how many connections it allows."""
+def database(launch: Launch) -> int | None:
+    """Postgres can be reached and is new enough.
+
+    Returns how many connections it allows; None behind a pooler in transaction mode, where ours are
+    not Postgres' and nobody says how many there may be.
+    """
     import psycopg
 
     from persistence.settings import DatabaseSettings
 
     if launch.database_url is None:
         return embedded.MAX_CONNECTIONS
-    url = read(DatabaseSettings, url=launch.database_url).url
+    settings = read(DatabaseSettings, url=launch.database_url)
+    url = settings.url
     try:
         with psycopg.connect(url, connect_timeout=_SERVICE_SECONDS) as connection:
             version = connection.info.server_version
@@ -102,11 +107,15 @@ def database(launch: Launch) -> int:
         raise StartError(f"DATABASE_URL: cannot reach the database: {_one_line(error)}") from None
     if version < MINIMAL_POSTGRES:
         raise StartError(f"DATABASE_URL: expected PostgreSQL 14 or newer, got {version // 10000}")
+    if settings.prepare_threshold is None:
+        return None
     return int(row[0]) if row else 0
 
 
-def budget(needed: Budget, allowed: int) -> str:
-    """The pools of all processes fit into what Postgres allows."""
+def budget(needed: Budget, allowed: int | None) -> str:
+    """The pools of all processes fit into what Postgres allows, if that is known."""
+    if allowed is None:
+        return f"{needed}, through a pooler"
     if needed.total + _RESERVED_CONNECTIONS > allowed:
         raise StartError(
             f"{needed}; Postgres allows {allowed} (max_connections), of which"
