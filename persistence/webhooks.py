@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from persistence.engine import Database
+from persistence.run_secrets import WITHOUT_SECRETS
 
 
 def _time(column: str) -> str:
@@ -25,7 +26,7 @@ def statement(source: str, *, status: str, error: str, values: str) -> str:
     INSERT INTO webhook_deliveries (run_id, url, body, failure)
     SELECT r.run_id, r.webhook, json_build_object(
         'run_id', r.run_id, 'thread_id', r.thread_id, 'assistant_id', r.assistant_id,
-        'metadata', r.metadata, 'status', {status}, 'kwargs', r.kwargs,
+        'metadata', r.metadata, 'status', {status}, 'kwargs', {WITHOUT_SECRETS},
         'multitask_strategy', r.multitask_strategy, 'langsmith_session_name', NULL,
         'created_at', {_time("r.created_at")}, 'updated_at', {_time("r.updated_at")},
         'run_started_at', {_time("r.started_at")}, 'run_ended_at', {_time("clock_timestamp()")},

@@ -46,7 +46,8 @@ async def execute(
 
     config, context = run_config.compose(start), start.kwargs.get("context")
     async with graphs.open(start.graph_id, config, context=context) as graph:
-        fenced = saver.for_run(start.run_id, start.attempt, told)
+        secret_keys = run_config.secret_keys(start.kwargs)
+        fenced = saver.for_run(start.run_id, start.attempt, told, secret_keys)
         return await runner.run(start, graph, fenced, store, emit)
 
 

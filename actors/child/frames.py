@@ -11,6 +11,7 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 
+from actors.child.run_config import secret_keys, without_keys
 from actors.child.serialize import dumps
 from actors.child.thread_state import place
 
@@ -30,6 +31,7 @@ class Frames:
         """kwargs: of the run; ``stream_mode`` says what its readers want."""
         modes = kwargs.get("stream_mode") or ["values"]
         self._wanted = frozenset({modes} if isinstance(modes, str) else modes)
+        self._secret_keys = secret_keys(kwargs)
         self._messages = _Messages("messages-tuple" in self._wanted)
         self._values: Any = _NOTHING
         self._values_data: bytes | None = None
@@ -65,13 +67,27 @@ class Frames:
         if mode == "messages":
             yield from self._messages.shape(namespace, *payload)
             return
-        if mode == "debug" and payload["type"] == "checkpoint":
-            payload = {**payload, "payload": _with_places(payload["payload"])}
+        if mode == "checkpoints":
+            payload = self._without_secrets(payload)
+        elif mode == "debug" and payload["type"] == "checkpoint":
+            told = self._without_secrets(payload["payload"])
+            payload = {**payload, "payload": _with_places(told)}
         data = dumps(payload) if mode in self._wanted else None
         if not namespace:
             self._watch(mode, payload, data)
         if data is not None:
             yield "|".join((mode, *namespace)), data
+
+    def _without_secrets(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint as it is told: the configs that name it and its parent hold the context."""
+        if not self._secret_keys:
+            return checkpoint
+        parent = checkpoint["parent_config"]
+        return {
+            **checkpoint,
+            "config": without_keys(checkpoint["config"], self._secret_keys),
+            "parent_config": parent and without_keys(parent, self._secret_keys),
+        }
 
     def _watch(self, mode: str, payload: Any, data: bytes | None) -> None:
         if mode not in ("values", "updates"):

@@ -85,6 +85,24 @@ def compose(start: "Start", schema: Any = None) -> RunnableConfig:
     )
 
 
+def secret_keys(kwargs: Mapping[str, Any]) -> frozenset[str]:
+    """The keys of ``configurable`` that were sent as context, and may hold secrets.
+
+    They are for the graph: not for what is stored with a checkpoint, nor for what streams tell.
+    """
+    if not ((kwargs.get("config") or {}).get("configurable") or {}).get("__context_provided__"):
+        return frozenset()
+    return frozenset(kwargs.get("context") or {}) - _STAMPED
+
+
+def without_keys(config: RunnableConfig, keys: frozenset[str]) -> RunnableConfig:
+    """The config, but with nothing of these keys in its ``configurable``."""
+    if not keys:
+        return config
+    configurable = {k: v for k, v in config["configurable"].items() if k not in keys}
+    return {**config, "configurable": configurable}
+
+
 def without_place(config: RunnableConfig) -> RunnableConfig:
     """The config at the thread's latest checkpoint, wherever the run was sent to."""
     place = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")

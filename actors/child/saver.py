@@ -52,6 +52,7 @@ from actors.child.checkpoint_writer import (
     Put,
     StaleAttempt,
 )
+from actors.child.run_config import without_keys
 
 __all__ = ["BatchingSaver", "PutTooLarge", "StaleAttempt"]
 
@@ -105,20 +106,27 @@ class BatchingSaver(AsyncPostgresSaver):
         self._told: Told | None = None
         self._unsettled: set[asyncio.Future[None]] | None = None
         self._kept: dict[tuple[str, str, str], Any] = {}
+        self._secret_keys: frozenset[str] = frozenset()
 
     def for_run(
-        self, run_id: uuid.UUID | str, attempt: int, told: Told | None = None
+        self,
+        run_id: uuid.UUID | str,
+        attempt: int,
+        told: Told | None = None,
+        secret_keys: frozenset[str] = frozenset(),
     ) -> "BatchingSaver":
         """The saver of one attempt: writes only while that attempt owns its run.
 
         told: awaited before anything is written. It returns when what the run has said so far
         cannot be lost: a step that is stored is never executed again, so nobody says it again.
+        secret_keys: of ``configurable``, which LangGraph would store with each checkpoint.
         A refused write raises StaleAttempt. Reads see every put of this view that was begun before
         them, also with durability "async", where LangGraph does not wait for its puts.
         """
         view = copy.copy(self)
         view._fence = Fence(uuid.UUID(str(run_id)), attempt)
         view._told = told
+        view._secret_keys = secret_keys
         view._unsettled = set()
         view._kept = {}
         return view
@@ -150,6 +158,7 @@ class BatchingSaver(AsyncPostgresSaver):
         """
         configurable = config["configurable"]
         thread_id, checkpoint_ns = configurable["thread_id"], configurable["checkpoint_ns"]
+        stored = without_keys(config, self._secret_keys)
         inline, blobs, versions = self._split(
             str(thread_id), checkpoint_ns, checkpoint, new_versions
         )
@@ -163,7 +172,7 @@ class BatchingSaver(AsyncPostgresSaver):
                         checkpoint["id"],
                         configurable.get("checkpoint_id"),
                         {**checkpoint, "channel_values": inline},
-                        get_serializable_checkpoint_metadata(config, metadata),
+                        get_serializable_checkpoint_metadata(stored, metadata),
                     )
                 ],
                 blobs=[

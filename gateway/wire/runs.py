@@ -23,6 +23,7 @@ from gateway.wire.fields import (
     Whole,
 )
 from persistence.lifecycle import MultitaskStrategy, RunStatus
+from persistence.run_secrets import SHOWN_OF_USERS
 from persistence.runs import RunRow
 
 StreamMode = Literal[
@@ -243,7 +244,6 @@ SelectedRun = selected(Run)
 
 
 _USER = b'"langgraph_auth_user":{'
-_SHOWN_OF_USERS = ("identity", "is_authenticated", "display_name", "permissions", "kind")
 
 
 def _without_secrets(kwargs: bytes) -> bytes:
@@ -257,7 +257,7 @@ def _without_secrets(kwargs: bytes) -> bytes:
     configurable = shown["config"]["configurable"]
     user = configurable["langgraph_auth_user"]
     configurable["langgraph_auth_user"] = {
-        name: user[name] for name in _SHOWN_OF_USERS if name in user
+        name: user[name] for name in SHOWN_OF_USERS if name in user
     }
     return orjson.dumps(shown)
 

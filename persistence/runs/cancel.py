@@ -8,6 +8,7 @@ from uuid import UUID
 from persistence.engine import Connection, Database, JsonText, Row
 from persistence.errors import RunNotFound
 from persistence.lifecycle import WITHDRAW, CancelAction, RunStatus
+from persistence.run_secrets import WITHOUT_SECRETS
 from persistence.runs.ending import cancel_error, erase
 from persistence.runs.thread import lock_thread, settle_thread
 from persistence.text import dumps
@@ -23,8 +24,8 @@ WHERE run_id = %(run_id)s AND status = '{RunStatus.RUNNING}'
 """
 
 _WITHDRAW = f"""
-UPDATE runs
-SET status = '{WITHDRAW.target}', error = %(error)s::jsonb,
+UPDATE runs r
+SET status = '{WITHDRAW.target}', error = %(error)s::jsonb, kwargs = {WITHOUT_SECRETS},
     finished_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE run_id = ANY(%(run_ids)s) AND status = '{WITHDRAW.source}'
 """

@@ -17,6 +17,7 @@ from persistence.lifecycle import (
     RunStatus,
     ThreadStatus,
 )
+from persistence.run_secrets import WITHOUT_SECRETS
 from persistence.runs.ending import cancel_error, roll_back, tell
 from persistence.runs.thread import rest_status, settle_thread
 from persistence.text import dumps
@@ -138,11 +139,12 @@ ORDER BY r.run_id FOR NO KEY UPDATE OF r
 # Its place in line stays: available_at and queue_seq are not touched, so it goes before those that
 # were accepted after it.
 _RELEASE = f"""
-UPDATE runs
+UPDATE runs r
 SET status = %(status)s, crashes = crashes + %(cost)s, error = %(error)s::jsonb,
     claimed_by = NULL, lease_expires_at = NULL, updated_at = clock_timestamp(),
     finished_at = CASE WHEN %(status)s = '{RunStatus.PENDING}' THEN NULL
-        ELSE clock_timestamp() END
+        ELSE clock_timestamp() END,
+    kwargs = CASE WHEN %(status)s = '{RunStatus.PENDING}' THEN kwargs ELSE {WITHOUT_SECRETS} END
 WHERE run_id = %(run_id)s
 """
 

@@ -18,6 +18,7 @@ from persistence.lifecycle import (
     RunStatus,
     ThreadStatus,
 )
+from persistence.run_secrets import WITHOUT_SECRETS
 from persistence.runs.ending import CANCEL_ERRORS, FAILURE, cancel_error, roll_back
 from persistence.runs.line import IN_LINE
 from persistence.runs.thread import lock_threads_of, rest_status, settle_thread
@@ -70,7 +71,7 @@ class Settled:
 _SETTLE = f"""
 WITH ended AS (
     UPDATE runs r
-    SET status = %(status)s,
+    SET status = %(status)s, kwargs = {WITHOUT_SECRETS},
         output = coalesce(%(output)s::json, %(values)s::json),
         error = CASE WHEN %(status)s = '{INTERRUPT.target}' AND r.cancel_action IS NOT NULL
             THEN jsonb_build_object('error', CASE r.cancel_action

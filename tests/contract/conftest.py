@@ -1,6 +1,7 @@
 """A Callboard as a user has it, with embedded services, and the official client."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -22,6 +23,9 @@ class Callboard:
     """A ``callboard up`` or ``dev`` in a process of its own, on a free port."""
 
     def __init__(self, *arguments: str, **environment: str) -> None:
+        named = dict(itertools.pairwise(arguments)).get("--data")
+        self.data = None if named is None else Path(named)
+        """Where the embedded servers and the logs are, if that was said."""
         inherited = {name: value for name, value in os.environ.items() if name in _KEPT}
         self.process = subprocess.Popen(
             [str(Path(sys.executable).parent / "callboard"), *arguments, "--port", "0"],

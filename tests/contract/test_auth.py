@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+import redis
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import AuthenticationError, ConflictError, NotFoundError
 
+from callboard import embedded
 from tests.contract.conftest import Callboard
 
 GUARDED = Path(__file__).parents[1] / "graphs" / "guarded"
@@ -112,3 +115,81 @@ async def test_what_is_anns_is_not_there_for_bob(
         assert (await bob.store.search_items([]))["items"] == []
         events = [part.event async for part in ann.runs.stream(thread_id, "whoami", input={})]
         assert events[-1] == "values"
+
+
+EVERY_MODE: list[Any] = [
+    *("values", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"),
+]
+
+
+async def test_secrets_are_for_the_graph_alone(
+    guarded: Callboard, as_user: Callable[[str], LangGraphClient]
+) -> None:
+    """Of a context, and of what authentication says of the user, nothing is left after the run."""
+    context = {"token": "CANARY-of-the-context"}
+    async with as_user("token-ann") as ann:
+        thread = (await ann.threads.create())["thread_id"]
+        parts = [
+            part
+            async for part in ann.runs.stream(
+                thread,
+                "trusted",
+                input={},
+                context=context,
+                stream_mode=EVERY_MODE,
+                stream_subgraphs=True,
+                stream_resumable=True,
+            )
+        ]
+        assert {"values", "checkpoints", "debug", "events"} <= {part.event for part in parts}
+        known = {"known": ["the-context", "the-context", "the-user"]}
+        assert [part.data for part in parts if part.event == "values"][-1] == known
+        later = await ann.runs.create(
+            thread, "trusted", input={}, context=context, after_seconds=3600
+        )
+        assert later["kwargs"]["context"] == context
+        await ann.runs.cancel(thread, later["run_id"], wait=True)
+        stateless: Any = await ann.runs.wait(None, "trusted", input={}, context=context)
+        assert stateless == known
+        runs = await ann.runs.list(thread)
+        states = await ann.threads.get_history(thread)
+    assert [(run["kwargs"]["context"], run["status"]) for run in runs] == [
+        ({}, "interrupted"),
+        ({}, "success"),
+    ]
+    assert all(run["kwargs"]["config"]["configurable"]["graph_id"] == "trusted" for run in runs)
+    for where, text in [
+        ("streams", str(parts)),
+        ("runs", str(runs)),
+        ("states", str(states)),
+        *stored(guarded),
+    ]:
+        at = text.find("CANARY")
+        assert at < 0, f"{where}: {text[max(0, at - 300) : at + 50]}"
+
+
+def stored(callboard: Callboard) -> Iterator[tuple[str, str]]:
+    """Everything that is at rest: tables, Redis, logs, and what can be seen of processes."""
+    assert callboard.data is not None
+    with psycopg.connect(embedded.postgres_url(callboard.data)) as connection:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        for (name,) in connection.execute(tables).fetchall():
+            rows = connection.execute(f'SELECT t::text FROM "{name}" t').fetchall()
+            yield name, str(rows).replace(b"CANARY".hex(), "CANARY")  # in bytea
+    with redis.Redis.from_url(embedded.valkey_url(callboard.data)) as connection:
+        for key in connection.scan_iter():
+            yield str(key), str(READ[connection.type(key).decode()](connection, key))
+    for log in (callboard.data / "logs").glob("*.log"):
+        yield log.name, log.read_text(errors="replace")
+    for process in callboard.tree():
+        yield f"process {process.pid}", f"{process.cmdline()} {process.environ()}"
+
+
+READ: dict[str, Callable[[Any, bytes], Any]] = {
+    "string": lambda connection, key: connection.get(key),
+    "list": lambda connection, key: connection.lrange(key, 0, -1),
+    "set": lambda connection, key: connection.smembers(key),
+    "zset": lambda connection, key: connection.zrange(key, 0, -1, withscores=True),
+    "hash": lambda connection, key: connection.hgetall(key),
+    "stream": lambda connection, key: connection.xrange(key),
+}

@@ -16,7 +16,12 @@ def authenticate(authorization: str | None) -> Auth.types.MinimalUserDict:
         raise Auth.exceptions.HTTPException(status_code=401, detail="no token")
     # Graphs must not be imported where this runs.
     assert "whoami" not in sys.modules
-    return {"identity": name.removeprefix(PREFIX), "permissions": ["use"], "team": "red"}
+    return {
+        "identity": name.removeprefix(PREFIX),
+        "permissions": ["use"],
+        "team": "red",
+        "key": "CANARY-of-the-user",
+    }
 
 
 @auth.on

@@ -10,6 +10,11 @@ from langgraph.runtime import Runtime
 class State(TypedDict, total=False):
     node: dict
     maker: str
+    known: list[str]
+
+
+class Context(TypedDict, total=False):
+    token: str
 
 
 def built(maker: str):
@@ -35,6 +40,23 @@ def built(maker: str):
 
 
 graph = built("")
+
+
+def use(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> State:
+    """Finds secrets where they may be, and says how they end."""
+    secrets = (
+        runtime.context["token"],
+        config["configurable"]["token"],
+        config["configurable"]["langgraph_auth_user"]["key"],
+    )
+    return {"known": [secret.removeprefix("CANARY-of-") for secret in secrets]}
+
+
+trusted = StateGraph(State, context_schema=Context)
+trusted.add_node("use", use)
+trusted.add_edge(START, "use")
+trusted.add_edge("use", END)
+trusted = trusted.compile()
 
 
 def make_graph(config: RunnableConfig):
