@@ -3,6 +3,8 @@
 One sweep is safe beside any number of others: every statement takes its rows with their locks.
 """
 
+from collections.abc import Awaitable, Callable
+
 import structlog
 
 from actors import store_sweep
@@ -18,6 +20,8 @@ from persistence.ttl import TtlStrategy
 log = structlog.get_logger(__name__)
 
 _BATCH = 100
+_BATCHES = 200
+"""Of each kind, in one sweep: more than can come to be between two."""
 _RESEND = 1000
 _TEMPORARY_GRACE_SECONDS = 15.0
 """How long a stateless run's thread is kept for those who still read its end."""
@@ -30,13 +34,11 @@ async def sweep(
     await expire(db, dispatcher, ends, settings)
     await send_due(db, dispatcher, settings.reaper_interval_seconds * 2)
     await resend(db, dispatcher, settings.stuck_pending_threshold_seconds)
-    if swept := await threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS):
-        log.info("temporary threads removed", threads=swept)
+    await remove_temporary(db)
     await expire_threads(db)
     await forget_runs(db, settings.run_ttl_seconds)
     await webhooks.forget(db, KEPT_SECONDS)
-    while await runs.forget_keys(db, limit=_BATCH) == _BATCH:
-        pass
+    await _in_batches(lambda: runs.forget_keys(db, limit=_BATCH))
     await store_sweep.sweep(db)
 
 
@@ -53,26 +55,41 @@ async def expire(
             return
 
 
+async def remove_temporary(db: Database) -> None:
+    """Removes the threads of stateless runs that are over."""
+    swept = await _in_batches(lambda: threads.sweep_temporary(db, _TEMPORARY_GRACE_SECONDS, _BATCH))
+    if swept:
+        log.info("temporary threads removed", threads=swept)
+
+
 async def expire_threads(db: Database) -> None:
-    """Applies their strategy to threads whose time is over, batch by batch."""
-    for strategy, apply in (
-        (TtlStrategy.DELETE, threads.delete_expired),
-        (TtlStrategy.KEEP_LATEST, threads.prune_expired),
-    ):
-        while count := await apply(db, _BATCH):
-            log.info("threads expired", strategy=strategy, threads=count)
-            if count < _BATCH:
-                break
+    """Applies their strategy to threads whose time is over."""
+    if deleted := await _in_batches(lambda: threads.delete_expired(db, _BATCH)):
+        log.info("threads expired", strategy=TtlStrategy.DELETE, threads=deleted)
+    if pruned := await _in_batches(lambda: threads.prune_expired(db, _BATCH)):
+        log.info("threads expired", strategy=TtlStrategy.KEEP_LATEST, threads=pruned)
 
 
 async def forget_runs(db: Database, older_than_seconds: float | None) -> None:
-    """Removes runs that ended long ago, batch by batch; none when they are kept for ever."""
-    while older_than_seconds is not None:
-        count = await runs.forget(db, older_than_seconds, _BATCH)
-        if count:
-            log.info("finished runs removed", runs=count)
-        if count < _BATCH:
-            return
+    """Removes runs that ended long ago; none when they are kept for ever."""
+    if older_than_seconds is None:
+        return
+    if forgotten := await _in_batches(lambda: runs.forget(db, older_than_seconds, _BATCH)):
+        log.info("finished runs removed", runs=forgotten)
+
+
+async def _in_batches(remove: Callable[[], Awaitable[int]]) -> int:
+    """Removes batch by batch until one comes back short; returns how many.
+
+    Nor more batches than are good for one sweep: leases that run out must not wait for a backlog.
+    """
+    removed = 0
+    for _ in range(_BATCHES):
+        batch = await remove()
+        removed += batch
+        if batch < _BATCH:
+            break
+    return removed
 
 
 async def resend(db: Database, dispatcher: Dispatcher, older_than_seconds: float) -> None:

@@ -328,7 +328,7 @@ ORDER BY updated_at LIMIT %(limit)s
 """
 
 
-async def sweep_temporary(db: Database, grace_seconds: float, limit: int = 500) -> int:
+async def sweep_temporary(db: Database, grace_seconds: float, limit: int = 100) -> int:
     """Deletes threads of stateless runs that ended some seconds ago; returns how many.
 
     The grace lets those who waited for the run still read its end.

@@ -121,6 +121,15 @@ async def test_threads_of_stateless_runs_are_removed_once_their_end_was_read(
     assert await rows.row(busy) is not None
 
 
+async def test_one_sweep_removes_all_there_is(rows, db, heard, settings):
+    await db.execute(
+        "INSERT INTO threads (thread_id, temporary, updated_at)"
+        " SELECT gen_random_uuid(), true, now() - interval '1 min' FROM generate_series(1, 1001)"
+    )
+    await reaper.sweep(db, heard, heard, settings())
+    assert await db.fetch_all("SELECT FROM threads") == []
+
+
 PROGRAM = """
 import sys
 from actors.scheduler import Scheduler
