@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.asgi import Asgi, Disconnected, Exchange, Scope
 from gateway.asgi_socket import FAILED, NORMAL, Socket
+from gateway.hang_up import hang_up
 
 log = structlog.get_logger()
 
@@ -36,8 +37,8 @@ class Running:
                 raise
         if exchange.response is None:
             raise RuntimeError("the application did not answer")
-        if not exchange.is_complete and exchange.request.transport is not None:
-            exchange.request.transport.close()  # a cut line says that this is not the end
+        if not exchange.is_complete:
+            hang_up(exchange.request)
         return exchange.response
 
     async def serve_websocket(

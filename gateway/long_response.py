@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from gateway.context import Context
+from gateway.hang_up import hang_up
 from gateway.routing import Call
 
 log = structlog.get_logger()
@@ -57,7 +58,7 @@ async def serve(
     except Closing:
         # A cut line brings clients back with their cursor. After an end that looks whole they ask
         # for the run's status, and if it has ended meanwhile they miss what it said in between.
-        answer.hang_up()
+        hang_up(call.request)
     except (asyncio.CancelledError, ClientGone) as left:
         if on_disconnect is not None:
             call.context.background.start(on_disconnect())
@@ -66,7 +67,7 @@ async def serve(
     except Exception:
         # Headers are out: a cut line is the only way left to say that this is not the end.
         log.exception("answer broken", path=call.request.path)
-        answer.hang_up()
+        hang_up(call.request)
     return answer.response
 
 
@@ -149,11 +150,6 @@ class LongResponse:
         """Breaks the line at once and throws away what the client has not read."""
         if self._request.transport is not None:
             self._request.transport.abort()
-
-    def hang_up(self) -> None:
-        """Closes the line without ending the answer: what was sent is seen to be incomplete."""
-        if self._request.transport is not None:
-            self._request.transport.close()
 
     def interrupt(self) -> None:
         """Ends the work inside the context with ``Closing``; called when the gateway stops."""

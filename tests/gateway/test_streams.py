@@ -335,6 +335,31 @@ async def test_stopping_cuts_streams_and_waits_but_not_runs(house, stage) -> Non
         assert [frame.data for frame in await stream.rest()] == [2]
 
 
+@pytest.mark.parametrize("what", ["stream", "join"])
+async def test_a_cut_is_seen_in_answers_of_http_1_0_too(house, stage, what: str) -> None:
+    """There the end of the line is the end of an answer; so do proxies ask that know no better."""
+    client, stop = await house.stoppable(gateway_shutdown_seconds=30)
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id, stream_resumable=True))["run_id"]
+    await stage.claim(run_id)
+    parts = urlsplit(client.url)
+    request = f"GET /threads/{thread_id}/runs/{run_id}/{what} HTTP/1.0\r\nHost: x\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request)
+    await reader.readuntil(b"\r\n\r\n")
+    stopping = asyncio.create_task(stop())
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+    await stopping
+    await stage.settle(run_id, values={"a": 1})
+    parts = urlsplit((await house.gateway()).url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(request)
+    assert b" 200 OK" in await reader.read()  # to its end
+    writer.close()
+
+
 async def test_a_stale_attempt_is_not_seen(client, stage) -> None:
     thread_id = await client.thread()
     run_id = (await client.run(thread_id))["run_id"]
