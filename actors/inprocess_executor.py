@@ -166,6 +166,7 @@ class InProcessExecutor:
             kwargs=orjson.loads(claimed.kwargs),
             metadata=claimed.metadata,
             credential=f"{claimed.run_id}.{claimed.credential}",
+            unfinished=claimed.unfinished,
         )
         events = self._events
         return await execution.execute(

@@ -1,6 +1,7 @@
 """What an attempt still has to do: everything, the rest, or nothing. A command is applied once.
 
-The first attempt of a run with an input reads nothing here. A later one looks at the thread's
+The first attempt of a run with an input reads nothing here, unless the run before it was stopped in
+the middle of a step (stopped_step.py). A later one looks at the thread's
 latest checkpoint: if this run wrote it, the graph goes on from there with no input; if not, nothing
 of the run is stored, and it begins anew. Nothing goes on where a node is gone (gone_nodes.py).
 
@@ -32,7 +33,7 @@ from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 from langgraph.types import Command, StateSnapshot
 
-from actors.child import gone_nodes, run_config
+from actors.child import gone_nodes, run_config, stopped_step
 from actors.child.commands import END, command_of
 
 if TYPE_CHECKING:  # the runner imports this module
@@ -94,6 +95,8 @@ async def plan(
     place = _place(config)
     content = start.kwargs.get("input")
     if not command and content is not None and place is None:
+        if start.unfinished:
+            await stopped_step.settle(graph, saver, config)
         return Plan(content, config)
     target = await saver.aget_tuple(config if place is None else _at(config, place))
     if target is None and place is not None:

@@ -49,6 +49,7 @@ class Start:
     attempt: number of the attempt, the fencing token. kwargs: the wire's ``kwargs`` object of the
     run. metadata: of the run, the assistant and the thread, merged; what ``config.metadata`` gets.
     credential: what the run's code shows when it calls the API itself.
+    unfinished: whether the run before it on the thread left something to do.
     """
 
     run_id: str
@@ -59,6 +60,7 @@ class Start:
     kwargs: dict[str, Any]
     metadata: dict[str, Any] = field(default_factory=dict)
     credential: str = ""
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,6 +263,7 @@ class Pool:
                 "attempt": claimed.attempt,
                 "metadata": claimed.metadata,
                 "credential": f"{claimed.run_id}.{claimed.credential}",
+                "unfinished": claimed.unfinished,
                 "seat": attempt.seat,
                 "expires_at": time.monotonic() + seconds,
             }

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 
 from persistence.engine import Connection, Database
-from persistence.lifecycle import CLAIM, CancelAction, MultitaskStrategy, RunStatus
+from persistence.lifecycle import CLAIM, CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
 from persistence.runs.line import UNBLOCKED
 
 
@@ -29,6 +29,8 @@ class ClaimedRun:
     resumable: bool
     credential: UUID
     """What the graph shows when it calls the API itself."""
+    unfinished: bool = False
+    """Whether the run before it on the thread left something to do."""
 
     @property
     def handed_back(self) -> int:
@@ -51,7 +53,8 @@ SET status = '{CLAIM.target}', attempt = attempt + 1, claimed_by = %(owner)s,
 FROM candidate, threads t
 WHERE r.run_id = candidate.run_id AND t.thread_id = r.thread_id
 RETURNING r.run_id, r.thread_id, r.assistant_id, r.graph_id, r.attempt, r.crashes,
-    r.kwargs::text, r.metadata, r.multitask_strategy, t.temporary, r.resumable, r.credential
+    r.kwargs::text, r.metadata, r.multitask_strategy, t.temporary, r.resumable, r.credential,
+    t.rest_status <> '{ThreadStatus.IDLE}' AS unfinished
 """
 
 

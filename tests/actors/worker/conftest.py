@@ -33,6 +33,7 @@ def project() -> dict[str, Any]:
     """The scriptable graph of the fault tests, and one that cannot be imported."""
     graphs = {
         "script": "./script.py:graph",
+        "beside": "./script.py:beside",
         "echo": "./script.py:echo",
         "broken": "./there_is_no_such_file.py:graph",
     }

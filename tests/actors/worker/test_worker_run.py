@@ -4,6 +4,9 @@ import redis.asyncio
 
 from actors.child.event_names import END_EVENT, FIELD_ATTEMPT, FIELD_DATA, FIELD_NAME, events_key
 from actors.dispatch import RedisDispatcher
+from persistence import runs
+from persistence.lifecycle import CancelAction
+from tests.actors.worker.conftest import eventually
 
 
 async def test_a_run_goes_from_its_row_to_its_end(rows, workers, redis_url):
@@ -31,4 +34,30 @@ async def test_a_run_goes_from_its_row_to_its_end(rows, workers, redis_url):
         # The message is acknowledged: nothing is left of it.
         while await client.hlen("callboard:runs.msgs"):
             pass
+    await dispatcher.close()
+
+
+async def test_what_a_stopped_step_has_finished_is_there_for_the_next_input(
+    rows, workers, redis_url, tmp_path
+):
+    """Of two nodes side by side one was done when the run was cancelled."""
+    workers.start()
+    dispatcher = RedisDispatcher(redis_url)
+
+    async def submit(*script, **more):
+        run_id = await rows.submit(*script, graph_id="beside", **more)
+        await dispatcher.run(run_id)
+        return run_id
+
+    stopped = await submit(["await", str(tmp_path / "never")])
+    thread_id = await rows.thread_of(stopped)
+    finished = "SELECT 1 FROM checkpoint_writes WHERE thread_id = %s AND channel = 'done'"
+    await eventually(lambda: rows.db.fetch_one(finished, [str(thread_id)]), "one is done")
+    await runs.request_cancel(rows.db, thread_id, stopped, CancelAction.INTERRUPT)
+    await rows.ended(stopped)
+    thread = await rows.thread(stopped)
+    assert (thread["status"], thread["values"]["done"]) == ("interrupted", ["quick"])
+
+    following = await rows.ended(await submit(["sleep", 0], thread_id=thread_id))
+    assert following["output"]["done"] == ["quick", "quick", "slow"]
     await dispatcher.close()

@@ -248,6 +248,21 @@ def build() -> StateGraph:
 graph = build().compile()
 
 
+async def _slow(state: State, config: RunnableConfig) -> State:
+    _log(state, config, "slow")
+    await _async(*state["script"][0], state)
+    return {"done": ["slow"]}
+
+
+beside = StateGraph(State)
+beside.add_node("quick", lambda state: {"done": ["quick"]})
+beside.add_node("slow", _slow)
+for node in ("quick", "slow"):
+    beside.add_edge(START, node)
+    beside.add_edge(node, END)
+beside = beside.compile()
+
+
 class Answer(TypedDict, total=False):
     question: str
     answer: Any
