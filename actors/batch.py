@@ -13,9 +13,10 @@ class Batch(Generic[Item, Answer]):
     """Clocks itself: an idle one flushes at once, a busy one gathers. No timer, no added delay."""
 
     def __init__(
-        self, flush: Callable[[list[Item]], Awaitable[list[Answer]]], limit: int = 200
+        self, flush: Callable[[list[Item]], Awaitable[list[Answer | Exception]]], limit: int = 200
     ) -> None:
-        """flush: answers a list of items, one answer each, in order. limit: items per flush."""
+        """flush: answers a list of items, one answer each, in order; an exception among them is
+        raised for its item. limit: items per flush."""
         self._flush = flush
         self._limit = limit
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
@@ -41,5 +42,9 @@ class Batch(Generic[Item, Answer]):
                         answer.set_exception(error)
                 continue
             for (_, answer), value in zip(batch, answers, strict=True):
-                if not answer.done():
+                if answer.done():
+                    continue
+                if isinstance(value, Exception):
+                    answer.set_exception(value)
+                else:
                     answer.set_result(value)

@@ -1,8 +1,9 @@
 """The right to an attempt: taken, kept, lost, and given up with the outcome.
 
-One heartbeat prolongs all leases of this worker. It never waits for anything a graph does. What the
-database does not confirm is lost and stopped; and if the database is away for too long, runs are
-stopped before their leases run out, since by then another worker may own them.
+One heartbeat prolongs all leases of this worker. It never waits for anything a graph does, nor for
+whoever holds the rows of one run. What the database does not confirm is lost and stopped; and if
+the database is away for too long, runs are stopped before their leases run out, since by then
+another worker may own them.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from actors.outcome import Crashed, HandedBack, LeaseLost, Outcome, settlement
 from actors.settings import WorkerSettings
 from persistence import runs
 from persistence.engine import Database
-from persistence.errors import Unavailable
+from persistence.errors import Overtaken, Unavailable
 from persistence.runs import ClaimedRun, Held, Released, Settled, Settlement
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,8 @@ Answer = TypeVar("Answer")
 Key = tuple[UUID, int]
 
 _RETRY_SECONDS = 2.0
+_BUSY_SECONDS = 0.5
+"""Pause before an outcome is written whose rows others hold."""
 _GUARD_SECONDS = 0.5
 _DEAF_INTERVAL_SECONDS = 2.0
 """Pause between heartbeats while the cancel channel is down: they carry the wishes then."""
@@ -110,9 +113,9 @@ class Leases:
     async def _beat_on(self) -> None:
         while True:
             self._look.clear()
-            worked = await self._beat()
+            is_done = await self._beat()
             pause = self._settings.heartbeat_interval_seconds
-            if not worked or self.deaf:
+            if not is_done or self.deaf:
                 pause = min(pause, _DEAF_INTERVAL_SECONDS)
             try:
                 async with asyncio.timeout(pause):
@@ -121,7 +124,7 @@ class Leases:
                 continue
 
     async def _beat(self) -> bool:
-        """One heartbeat; False when the database did not take it."""
+        """One heartbeat; False when it did not prolong all leases, and another shall come soon."""
         named = [key for key, lease in self._held.items() if not lease.lost]
         sent = time.monotonic()
         try:
@@ -137,7 +140,7 @@ class Leases:
             log.warning("heartbeat failed", error=str(error), runs=len(named))
             return False
         self._heard(sent, named, {(one.run_id, one.attempt): one for one in held})
-        return True
+        return all(one.renewed for one in held)
 
     def _heard(self, sent: float, named: list[Key], held: dict[Key, Held]) -> None:
         for key in named:
@@ -145,7 +148,8 @@ class Leases:
             if lease is None:
                 continue
             if key in held:
-                lease.renewed_at = sent
+                if held[key].renewed:
+                    lease.renewed_at = sent
                 action = held[key].cancel_action
                 if action is not None:
                     self._executor.cancel(key[0], action)
@@ -186,21 +190,31 @@ class Leases:
         while True:
             try:
                 return await write()
+            except Overtaken:
+                await asyncio.sleep(_BUSY_SECONDS * random.uniform(0.2, 1))  # noqa: S311  # jitter
             except Unavailable as error:
                 log.warning("outcome cannot be written yet", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.2, 1))  # noqa: S311  # jitter
 
-    async def _claim(self, run_ids: list[UUID]) -> list[ClaimedRun | None]:
+    async def _claim(self, run_ids: list[UUID]) -> list[ClaimedRun | Exception | None]:
         lease = self._settings.lease_duration_seconds
         wanted = list(dict.fromkeys(run_ids))
         claimed = await runs.claim(self._db, wanted, self._owner, lease)
         ours = {one.run_id: one for one in claimed}
         return [ours.pop(run_id, None) for run_id in run_ids]
 
-    async def _settle(self, settlements: list[Settlement]) -> list[Settled]:
-        return await runs.settle(self._db, settlements)
+    async def _settle(self, settlements: list[Settlement]) -> list[Settled | Exception]:
+        settled = await runs.settle(self._db, settlements)
+        return [
+            Overtaken("others hold the rows of the run") if one.busy else one for one in settled
+        ]
 
-    async def _hand_back(self, keys: list[Key]) -> list[Released | None]:
-        released = await runs.hand_back(self._db, self._owner, keys)
+    async def _hand_back(self, keys: list[Key]) -> list[Released | Exception | None]:
+        try:
+            released = await runs.hand_back(self._db, self._owner, keys)
+        except Overtaken as error:
+            if len(keys) == 1:
+                return [error]
+            return [(await self._hand_back([key]))[0] for key in keys]
         found = {(one.run_id, one.attempt): one for one in released}
         return [found.get(key) for key in keys]

@@ -47,6 +47,13 @@ _OUTAGE_TIMEOUT_SECONDS = 0.2
 """How long a caller waits for a connection while the last attempt to get one failed."""
 
 
+_OVERTAKEN = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+)
+
+
 class JsonText(bytes):
     """A JSON document to be stored as it is; the statement casts it (``%s::jsonb``)."""
 
@@ -147,7 +154,7 @@ def _as_unavailable(outage: _Outage) -> Iterator[None]:
         raise Unavailable(f"the database is read-only: {error}") from error
     except psycopg.errors.IdleInTransactionSessionTimeout as error:
         raise Unavailable(f"this process was too slow: {error}") from error
-    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
+    except _OVERTAKEN as error:
         raise Overtaken(str(error)) from error
     except psycopg.OperationalError as error:
         # Class 54, program limit exceeded: this very data is too much, today and tomorrow.

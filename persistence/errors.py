@@ -2,7 +2,7 @@
 
 PersistenceError
 ├── Unavailable        Postgres cannot be reached or refuses work for now
-│   └── Overtaken      another transaction was quicker: this one may be tried again at once
+│   └── Overtaken      others were quicker, or hold the rows: it may be tried again at once
 ├── NotFound           no such row
 │   ├── ThreadNotFound
 │   ├── RunNotFound
@@ -25,7 +25,7 @@ class Unavailable(PersistenceError):
 
 
 class Overtaken(Unavailable):
-    """Another transaction changed the same rows first, and this one did nothing."""
+    """Others hold, or have just changed, the same rows; this transaction did nothing."""
 
 
 class NotFound(PersistenceError):

@@ -8,12 +8,12 @@ for the type of every element of some forty lists, and would send an empty list 
 hence as another prepared statement.
 
 The fence is part of the statement. Each row carries the number of its attempt's fence; rows get in
-only if the run's row still shows that attempt as running and could be locked ``FOR SHARE`` until
-the commit. A claim, an expiry or a settlement updates that row, so it either waits for this commit
-or is seen by it: after a newer attempt was claimed, nothing of the older one can commit. ``FOR KEY
-SHARE`` would not do (an UPDATE of plain columns does not wait for it). ``SKIP LOCKED`` because an
-UPDATE of many runs, such as a heartbeat, locks them in an order of its own: waiting could be a
-deadlock, so a locked row is an answer, and the rows are sent again.
+only if the run's row still shows that attempt as running and could be locked ``FOR KEY SHARE``
+until the commit. Whoever ends an attempt locks that row ``FOR UPDATE`` first, so it either waits
+for this commit or is seen by it: after a newer attempt was claimed, nothing of the older one can
+commit. Nobody else waits: a heartbeat prolongs the lease while a large step is being stored,
+however long that takes. ``SKIP LOCKED`` because those who end many runs lock them in an order of
+their own: waiting could be a deadlock, so a locked row is an answer, and the rows are sent again.
 """
 
 import json
@@ -132,7 +132,7 @@ WITH fence AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT no FROM fence JOIN runs USING (run_id, attempt)
     WHERE status = 'running'
-    FOR SHARE OF runs SKIP LOCKED
+    FOR KEY SHARE OF runs SKIP LOCKED
 ),
 allowed AS MATERIALIZED (
     SELECT no FROM held UNION ALL SELECT 0

@@ -99,13 +99,25 @@ async def _claim(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease that was prolonged, and what is wished for the run."""
+    """A lease that is still ours, and what is wished for the run.
+
+    renewed: False when somebody had the row locked: the lease is as it was.
+    """
 
     run_id: UUID
     attempt: int
     cancel_action: CancelAction | None
+    renewed: bool
 
 
+_HELD = f"""
+FROM runs r
+JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::int[]) AS h (run_id, attempt)
+  ON h.run_id = r.run_id AND h.attempt = r.attempt
+WHERE r.status = '{RunStatus.RUNNING}' AND r.claimed_by = %(owner)s
+"""
+
+# SKIP LOCKED: who waits for one run's row would let the leases of all others run out.
 _HEARTBEAT = f"""
 WITH instance AS (
     INSERT INTO instances AS i (owner, slot_key, boot_id, slots, free)
@@ -113,17 +125,18 @@ WITH instance AS (
     ON CONFLICT (owner) DO UPDATE
     SET slots = excluded.slots, free = excluded.free, heartbeat_at = clock_timestamp()
 ),
-held AS (
-    SELECT r.run_id FROM runs r
-    JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::int[]) AS h (run_id, attempt)
-      ON h.run_id = r.run_id AND h.attempt = r.attempt
-    WHERE r.status = '{RunStatus.RUNNING}' AND r.claimed_by = %(owner)s
-    ORDER BY r.run_id FOR NO KEY UPDATE OF r
+free AS (
+    SELECT r.run_id {_HELD} ORDER BY r.run_id FOR NO KEY UPDATE OF r SKIP LOCKED
+),
+renewed AS (
+    UPDATE runs r
+    SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+    FROM free WHERE r.run_id = free.run_id
+    RETURNING r.run_id
 )
-UPDATE runs r
-SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
-FROM held WHERE r.run_id = held.run_id
-RETURNING r.run_id, r.attempt, r.cancel_action
+SELECT r.run_id, r.attempt, r.cancel_action,
+    EXISTS (SELECT FROM renewed WHERE renewed.run_id = r.run_id) AS renewed
+{_HELD}
 """
 
 
@@ -137,7 +150,8 @@ async def heartbeat(
 ) -> list[Held]:
     """Prolongs all leases of an instance and reports it alive, in one statement.
 
-    held: run ids with their attempts. What does not come back is lost: kill it, write nothing.
+    held: run ids with their attempts. What does not come back is lost: kill it, write nothing. It
+    waits for nobody.
     """
     slot_key, _, boot_id = owner.rpartition("/")
     rows = await db.fetch_all(
@@ -158,6 +172,7 @@ async def heartbeat(
             row["run_id"],
             row["attempt"],
             None if row["cancel_action"] is None else CancelAction(row["cancel_action"]),
+            row["renewed"],
         )
         for row in rows
     ]

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from persistence.engine import Connection, Database, JsonText, Row
+from persistence.errors import Overtaken
 from persistence.lifecycle import (
     EXPIRE,
     FAIL,
@@ -19,7 +20,7 @@ from persistence.lifecycle import (
 )
 from persistence.run_secrets import WITHOUT_SECRETS
 from persistence.runs.ending import cancel_error, roll_back, tell
-from persistence.runs.thread import rest_status, settle_thread
+from persistence.runs.thread import be_impatient, rest_status, settle_thread
 from persistence.text import dumps
 
 
@@ -49,7 +50,8 @@ class Released:
 async def hand_back(db: Database, owner: str, held: Sequence[tuple[UUID, int]]) -> list[Released]:
     """Returns runs that were stopped through no fault of their own: pending again, at no cost.
 
-    One that was to be stopped on request ends that way instead. Stale ones are left out.
+    One that was to be stopped on request ends that way instead. Stale ones are left out. Raises
+    Overtaken when others hold the rows of one: then none was returned.
     """
     return await _release(
         db,
@@ -69,7 +71,7 @@ async def crash(
 ) -> Released | None:
     """The graph process died under the attempt: again, or failed after ``max_retries`` of these.
 
-    reason: what happened, for people. None when the token is stale.
+    reason: what happened, for people. None when the token is stale. Raises Overtaken.
     """
     released = await _release(
         db,
@@ -83,9 +85,12 @@ async def crash(
 
 
 async def expire(db: Database, max_retries: int, limit: int = 100) -> list[Released]:
-    """Ends attempts whose lease ran out by the database's clock; forgets instances long silent."""
+    """Ends attempts whose lease ran out by the database's clock; forgets instances long silent.
+
+    Those whose rows others hold for long are left for the next time.
+    """
     await db.execute(_FORGET_SILENT)
-    return await _release(
+    return await _release_what_is_free(
         db,
         """r.run_id IN (
             SELECT run_id FROM runs WHERE status = 'running'
@@ -93,26 +98,27 @@ async def expire(db: Database, max_retries: int, limit: int = 100) -> list[Relea
         AND r.lease_expires_at < clock_timestamp()""",
         {"limit": limit},
         EXPIRE,
-        reason="the worker instance that ran it stopped renewing its lease",
-        max_retries=max_retries,
+        "the worker instance that ran it stopped renewing its lease",
+        max_retries,
     )
 
 
 async def take_back(db: Database, slot_key: str, boot_id: str, max_retries: int) -> list[Released]:
     """At a worker's start: ends at once the attempts that its own predecessor left behind.
 
-    slot_key: ``host/worker slot``; its leases with another boot id have nobody any more.
+    slot_key: ``host/worker slot``; its leases with another boot id have nobody any more. Those
+    whose rows others hold for long are left: their leases will run out.
     """
     params = {"slot_key": slot_key, "owner": f"{slot_key}/{boot_id}"}
     await db.execute(_FORGET_PREDECESSORS, params)
-    return await _release(
+    return await _release_what_is_free(
         db,
         """starts_with(r.claimed_by, %(slot_key)s || '/') AND r.claimed_by <> %(owner)s
         AND strpos(substr(r.claimed_by, length(%(slot_key)s) + 2), '/') = 0""",
         params,
         EXPIRE,
-        reason="the worker instance that ran it was started anew",
-        max_retries=max_retries,
+        "the worker instance that ran it was started anew",
+        max_retries,
     )
 
 
@@ -127,13 +133,13 @@ _LOCK_THREADS_WHERE = f"""
 SELECT t.thread_id FROM threads t
 WHERE t.thread_id IN (
     SELECT r.thread_id FROM runs r WHERE r.status = '{RunStatus.RUNNING}' AND {{where}})
-ORDER BY t.thread_id FOR NO KEY UPDATE OF t
+ORDER BY t.thread_id FOR NO KEY UPDATE OF t{{skip}}
 """
 
 _LOCK_RUNS_WHERE = f"""
 SELECT r.run_id, r.thread_id, r.attempt, r.crashes, r.cancel_action, r.cancel_reason FROM runs r
 WHERE r.status = '{RunStatus.RUNNING}' AND r.thread_id = ANY(%(thread_ids)s) AND {{where}}
-ORDER BY r.run_id FOR NO KEY UPDATE OF r
+ORDER BY r.run_id FOR UPDATE OF r{{skip}}
 """
 
 # Its place in line stays: available_at and queue_seq are not touched, so it goes before those that
@@ -158,19 +164,47 @@ async def _release(
     reason: str = "",
     max_retries: int = 0,
 ) -> list[Released]:
-    """Ends the attempts that ``where`` names (over ``runs r``), each with its thread."""
+    """Ends the attempts that ``where`` names (over ``runs r``), each with its thread.
+
+    Raises Overtaken when others hold the rows of one.
+    """
     async with db.transaction() as connection:
-        cursor = await connection.execute(_LOCK_THREADS_WHERE.format(where=where), params)
-        thread_ids = [row["thread_id"] for row in await cursor.fetchall()]
-        if not thread_ids:
-            return []
-        cursor = await connection.execute(
-            _LOCK_RUNS_WHERE.format(where=where), params | {"thread_ids": thread_ids}
-        )
-        return [
-            await _release_one(connection, row, _verdict(row, move, reason, max_retries))
-            for row in await cursor.fetchall()
-        ]
+        await be_impatient(connection)
+        return await _release_within(connection, where, params, move, reason, max_retries)
+
+
+async def _release_what_is_free(
+    db: Database, where: str, params: dict[str, Any], move: Move, reason: str, max_retries: int
+) -> list[Released]:
+    """The same, but leaves those whose rows others hold for long."""
+    try:
+        return await _release(db, where, params, move, reason=reason, max_retries=max_retries)
+    except Overtaken:
+        async with db.transaction() as connection:
+            skip = " SKIP LOCKED"
+            return await _release_within(connection, where, params, move, reason, max_retries, skip)
+
+
+async def _release_within(
+    connection: Connection,
+    where: str,
+    params: dict[str, Any],
+    move: Move,
+    reason: str,
+    max_retries: int,
+    skip: str = "",
+) -> list[Released]:
+    cursor = await connection.execute(_LOCK_THREADS_WHERE.format(where=where, skip=skip), params)
+    thread_ids = [row["thread_id"] for row in await cursor.fetchall()]
+    if not thread_ids:
+        return []
+    cursor = await connection.execute(
+        _LOCK_RUNS_WHERE.format(where=where, skip=skip), params | {"thread_ids": thread_ids}
+    )
+    return [
+        await _release_one(connection, row, _verdict(row, move, reason, max_retries))
+        for row in await cursor.fetchall()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import psycopg
 
 from persistence import webhooks
 from persistence.engine import Database, JsonText
+from persistence.errors import Overtaken
 from persistence.lifecycle import (
     FAIL,
     INTERRUPT,
@@ -21,7 +22,7 @@ from persistence.lifecycle import (
 from persistence.run_secrets import WITHOUT_SECRETS
 from persistence.runs.ending import CANCEL_ERRORS, FAILURE, cancel_error, roll_back
 from persistence.runs.line import IN_LINE
-from persistence.runs.thread import lock_threads_of, rest_status, settle_thread
+from persistence.runs.thread import be_impatient, lock_threads_of, rest_status, settle_thread
 from persistence.text import dumps
 
 
@@ -56,6 +57,7 @@ class Settled:
     """What became of a settlement.
 
     ok: False when it was refused: another attempt owns the run, or it is over, or gone.
+    busy: nothing was done, since others hold its rows: it is to be settled again.
     status: what the row says now; None when it was rolled back.
     error: what the row says now.
     next_run_id: the run of the same thread that may start now.
@@ -63,13 +65,19 @@ class Settled:
 
     run_id: UUID
     ok: bool
+    busy: bool = False
     status: RunStatus | None = None
     error: dict[str, Any] | None = None
     next_run_id: UUID | None = None
 
 
 _SETTLE = f"""
-WITH ended AS (
+WITH mine AS (
+    SELECT run_id FROM runs
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND status = '{SUCCEED.source}'
+    FOR UPDATE -- waits for checkpoints that are being stored under this attempt
+),
+ended AS (
     UPDATE runs r
     SET status = %(status)s, kwargs = {WITHOUT_SECRETS},
         output = coalesce(%(output)s::json, %(values)s::json),
@@ -81,7 +89,7 @@ WITH ended AS (
         events = %(events)s,
         claimed_by = NULL, lease_expires_at = NULL,
         finished_at = clock_timestamp(), updated_at = clock_timestamp()
-    WHERE r.run_id = %(run_id)s AND r.attempt = %(attempt)s AND r.status = '{SUCCEED.source}'
+    FROM mine WHERE r.run_id = mine.run_id
     RETURNING r.run_id, r.thread_id, r.assistant_id, r.status, r.multitask_strategy, r.error,
         r.created_at, r.updated_at, r.started_at, r.webhook,
         -- Large: what is returned here is copied.
@@ -120,8 +128,9 @@ FROM ended LEFT JOIN next ON true
 async def settle(db: Database, settlements: Sequence[Settlement]) -> list[Settled]:
     """Ends attempts, each with its thread in one transaction; answers in the given order.
 
-    A settlement with a stale token is refused, which is an answer. What cannot be stored however
-    cleaned (nested too deep, too large) ends the run as failed with that reason, never strands it.
+    A settlement with a stale token is refused, which is an answer, and so is that others hold its
+    rows: it waits for them only a moment. What cannot be stored however cleaned (nested too deep,
+    too large) ends the run as failed with that reason, never strands it.
     """
     plain = [s for s in settlements if s.action is not CancelAction.ROLLBACK]
     settled: dict[tuple[UUID, int], Settled] = {}
@@ -129,7 +138,11 @@ async def settle(db: Database, settlements: Sequence[Settlement]) -> list[Settle
         settled |= await _settle_plain(db, plain)
     for settlement in settlements:
         if settlement.action is CancelAction.ROLLBACK:
-            settled[settlement.run_id, settlement.attempt] = await _roll_back(db, settlement)
+            try:
+                answer = await _roll_back(db, settlement)
+            except Overtaken:
+                answer = Settled(settlement.run_id, ok=False, busy=True)
+            settled[settlement.run_id, settlement.attempt] = answer
     return [settled[s.run_id, s.attempt] for s in settlements]
 
 
@@ -138,14 +151,17 @@ async def _settle_plain(
 ) -> dict[tuple[UUID, int], Settled]:
     try:
         return await _settle_together(db, settlements)
-    except psycopg.Error:
-        # Unavailable passes; this is about what one of them wants stored.
+    except (Overtaken, psycopg.Error) as error:
+        # Not that the database is away: this is about one of them.
         if len(settlements) > 1:
             settled: dict[tuple[UUID, int], Settled] = {}
             for settlement in settlements:
                 settled |= await _settle_plain(db, [settlement])
             return settled
-        return await _settle_together(db, [_storable(settlements[0])])
+        [one] = settlements
+        if isinstance(error, Overtaken):
+            return {(one.run_id, one.attempt): Settled(one.run_id, ok=False, busy=True)}
+        return await _settle_together(db, [_storable(one)])
 
 
 def _storable(settlement: Settlement) -> Settlement:
@@ -166,6 +182,7 @@ async def _settle_together(
     ordered = sorted(settlements, key=lambda settlement: settlement.run_id)
     async with db.connection() as connection:
         async with connection.pipeline(), connection.transaction():
+            await be_impatient(connection)
             await lock_threads_of(connection, [settlement.run_id for settlement in ordered])
             cursors = [
                 await connection.execute(_SETTLE, _settle_params(settlement))
@@ -215,6 +232,7 @@ FOR UPDATE
 
 async def _roll_back(db: Database, settlement: Settlement) -> Settled:
     async with db.transaction() as connection:
+        await be_impatient(connection)
         await lock_threads_of(connection, [settlement.run_id])
         cursor = await connection.execute(
             _LOCK_ATTEMPT, {"run_id": settlement.run_id, "attempt": settlement.attempt}

@@ -34,6 +34,16 @@ ORDER BY t.thread_id FOR NO KEY UPDATE OF t
 """
 
 
+_LOCK_PATIENCE = "SET LOCAL lock_timeout = '200ms'"
+"""For who locks the rows of many runs at once: neighbours must not wait for whoever holds one, for
+as long as a large step is being stored, or a long thread deleted."""
+
+
+async def be_impatient(connection: Connection) -> None:
+    """Waits for no lock of this transaction much longer than locks are held: Overtaken, then."""
+    await connection.execute(_LOCK_PATIENCE)
+
+
 async def lock_threads_of(connection: Connection, run_ids: Sequence[UUID]) -> None:
     """Locks the threads of the runs until the end of the transaction."""
     await connection.execute(_LOCK_THREADS_OF, {"run_ids": list(run_ids)})

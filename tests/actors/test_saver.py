@@ -68,6 +68,13 @@ async def other(database_url: str) -> AsyncIterator[AsyncConnection[DictRow]]:
         yield connection
 
 
+TAKE_OVER = """
+WITH taken AS (SELECT run_id FROM runs WHERE run_id = %s FOR UPDATE)
+UPDATE runs SET attempt = attempt + 1 FROM taken WHERE runs.run_id = taken.run_id
+"""
+"""As all do that end an attempt."""
+
+
 async def claimed_run(connection: AsyncConnection[DictRow], attempt: int = 1) -> uuid.UUID:
     """The id of a run that is running in the given attempt."""
     thread_id, run_id = uuid.uuid4(), uuid.uuid4()
@@ -233,7 +240,7 @@ async def test_a_put_that_meets_an_uncommitted_claim_waits_for_its_outcome_and_i
 ) -> None:
     run_id = await claimed_run(other)
     async with other.transaction():
-        await other.execute("UPDATE runs SET attempt = 2 WHERE run_id = %s", [run_id])
+        await other.execute(TAKE_OVER, [run_id])
         task = asyncio.create_task(put(saver.for_run(run_id, 1)))
         async with asyncio.timeout(60):
             await put(saver, thread_id="neighbour")  # goes in meanwhile
@@ -243,17 +250,15 @@ async def test_a_put_that_meets_an_uncommitted_claim_waits_for_its_outcome_and_i
     assert await count(other) == 1
 
 
-async def test_a_put_that_meets_a_heartbeat_is_stored_after_it(
-    saver: BatchingSaver, other: AsyncConnection[DictRow]
+async def test_puts_and_heartbeats_do_not_wait_for_each_other(
+    saver: BatchingSaver, other: AsyncConnection[DictRow], database_url: str
 ) -> None:
     run_id = await claimed_run(other)
-    async with other.transaction():
+    async with other.transaction(), asyncio.timeout(60):
         await other.execute("UPDATE runs SET updated_at = 'now' WHERE run_id = %s", [run_id])
-        task = asyncio.create_task(put(saver.for_run(run_id, 1)))
-        async with asyncio.timeout(60):
-            await put(saver, thread_id="neighbour")
-        assert not task.done()
-    await task
+        await put(saver.for_run(run_id, 1))
+    async with blocked_flush(saver, database_url, saver.for_run(run_id, 1)), asyncio.timeout(60):
+        await other.execute("UPDATE runs SET updated_at = 'now' WHERE run_id = %s", [run_id])
     assert await count(other) == 2
 
 
@@ -263,9 +268,7 @@ async def test_a_claim_waits_for_a_flush_that_passed_the_fence_and_then_sees_its
     run_id = await claimed_run(other)
     async with connected(database_url) as watcher:
         async with blocked_flush(saver, database_url, saver.for_run(run_id, 1)) as (task, pid):
-            claim = asyncio.create_task(
-                other.execute("UPDATE runs SET attempt = 2 WHERE run_id = %s", [run_id])
-            )
+            claim = asyncio.create_task(other.execute(TAKE_OVER, [run_id]))
             assert await waiting_backend(watcher, pid) == other.info.backend_pid
             assert not task.done()
         await claim
@@ -293,7 +296,7 @@ async def test_two_attempts_that_write_without_pause_never_overlap(
             )
         ).fetchone():
             await asyncio.sleep(0)
-        await other.execute("UPDATE runs SET attempt = attempt + 1 WHERE run_id = %s", [run_id])
+        await other.execute(TAKE_OVER, [run_id])
         before = await count(other)
         await attempts[-1]
         assert await count(other) == before
@@ -305,7 +308,7 @@ async def test_a_row_that_stays_locked_fails_its_put_and_no_other(
     saver = BatchingSaver(pool, patience_seconds=0.2)
     run_id = await claimed_run(other)
     async with other.transaction():
-        await other.execute("UPDATE runs SET updated_at = 'now' WHERE run_id = %s", [run_id])
+        await other.execute("SELECT FROM runs WHERE run_id = %s FOR UPDATE", [run_id])
         task = asyncio.create_task(put(saver.for_run(run_id, 1)))
         await put(saver, thread_id="neighbour")
         with pytest.raises(RunRowLocked):

@@ -1,14 +1,20 @@
 """Attempts that end without an outcome: crashes, expiry, restarts, hand-overs."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import orjson
 import pytest
+from psycopg import AsyncConnection
 
 from persistence import runs, threads
 from persistence.engine import Database
-from persistence.lifecycle import SUCCEED, CancelAction, RunStatus
-from persistence.runs import Settlement
+from persistence.errors import Overtaken
+from persistence.lifecycle import INTERRUPT, SUCCEED, CancelAction, RunStatus
+from persistence.runs import RunRow, Settlement
 from tests.persistence.sample import OWNER, claim, column, create, thread_status
 
+END_OF_LEASE_OF = "UPDATE runs SET lease_expires_at = clock_timestamp() WHERE run_id = %s"
 END_OF_LEASE = "UPDATE runs SET lease_expires_at = clock_timestamp() WHERE status = 'running'"
 
 
@@ -41,6 +47,54 @@ async def test_handing_back_costs_nothing(db: Database) -> None:
         [released] = await runs.hand_back(db, OWNER, [(run.run_id, claimed.attempt)])
         assert (released.retry, released.next_run_id) == (True, run.run_id)
     assert await column(db, "run", "crashes", run.run_id) == 0
+
+
+@asynccontextmanager
+async def held_by_others(database_url: str, run: RunRow) -> AsyncIterator[None]:
+    """As by who deletes a thread of many checkpoints, or by a step that takes long to be stored."""
+    async with await AsyncConnection.connect(database_url) as other:
+        await other.execute("SELECT FROM runs WHERE run_id = %s FOR UPDATE", [run.run_id])
+        yield
+
+
+async def test_a_heartbeat_waits_for_no_row(db: Database, database_url: str) -> None:
+    locked, free = await create(db), await create(db)
+    keys = [((await claim(db, run.run_id)).run_id, 1) for run in (locked, free)]
+    async with held_by_others(database_url, locked):
+        held = await runs.heartbeat(db, OWNER, 2, 0, keys, 3000)
+        assert {one.run_id: one.renewed for one in held} == {
+            locked.run_id: False,
+            free.run_id: True,
+        }
+    assert all(one.renewed for one in await runs.heartbeat(db, OWNER, 2, 0, keys, 3000))
+
+
+async def test_nobody_waits_for_a_neighbour_whose_rows_others_hold(
+    db: Database, database_url: str
+) -> None:
+    locked, *free = [await create(db) for _ in range(4)]
+    for run in (locked, *free):
+        await claim(db, run.run_id)
+    await db.execute(END_OF_LEASE_OF, [locked.run_id])
+    async with held_by_others(database_url, locked):
+        with pytest.raises(Overtaken):
+            await runs.hand_back(db, OWNER, [(locked.run_id, 1), (free[0].run_id, 1)])
+        with pytest.raises(Overtaken):
+            await runs.crash(db, locked.run_id, 1, "died", 3)
+        settled = await runs.settle(
+            db, [Settlement(run.run_id, 1, SUCCEED) for run in (locked, free[0])]
+        )
+        assert [(one.ok, one.busy) for one in settled] == [(False, True), (True, False)]
+        [rolled_back] = await runs.settle(
+            db, [Settlement(locked.run_id, 1, INTERRUPT, action=CancelAction.ROLLBACK)]
+        )
+        assert rolled_back.busy
+        await db.execute(END_OF_LEASE_OF, [free[1].run_id])
+        assert [one.run_id for one in await runs.expire(db, 3)] == [free[1].run_id]
+        taken = await runs.take_back(db, OWNER.rpartition("/")[0], "boot-b", 3)
+        assert [one.run_id for one in taken] == [free[2].run_id]
+    [released] = await runs.hand_back(db, OWNER, [(locked.run_id, 1)])
+    assert released.retry
 
 
 async def test_a_lease_is_expired_only_when_it_ran_out(db: Database) -> None:

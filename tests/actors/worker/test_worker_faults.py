@@ -5,9 +5,11 @@ import os
 import signal
 
 import redis.asyncio
+from psycopg import AsyncConnection
 
 from persistence import runs
 from persistence.lifecycle import CancelAction
+from tests.actors.worker.conftest import eventually
 
 FOREVER = 600
 
@@ -253,3 +255,34 @@ async def test_a_question_is_answered_over_redis(rows, workers, dispatcher):
     )
     assert status == 200
     assert b"0:sleep" in body
+
+
+async def test_a_step_that_takes_longer_than_a_lease_to_be_stored_costs_nobody_anything(
+    rows, workers, dispatcher, side_effects, tmp_path, database_url
+):
+    workers.start(WORKER_COUNT="2", LEASE_DURATION_SECONDS="4", HEARTBEAT_INTERVAL_SECONDS="1")
+    gate = tmp_path / "gate"
+    neighbour = await rows.submit(["await", str(gate)], log=side_effects.path)
+    await dispatcher.run(neighbour)
+    await side_effects.begun("0:await")
+    slow = await rows.submit(["sleep", 0], ["sleep", 0])
+    await rows.db.execute(
+        """CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END $$"""
+    )
+    await rows.db.execute(
+        f"""CREATE TRIGGER hold BEFORE INSERT ON checkpoints FOR EACH ROW
+        WHEN (NEW.thread_id = '{await rows.thread_of(slow)}') EXECUTE FUNCTION hold()"""
+    )
+    held = "SELECT pg_blocking_pids(pid) FROM pg_stat_activity WHERE wait_event = 'advisory'"
+    async with await AsyncConnection.connect(database_url, autocommit=True) as other:
+        await other.execute("SELECT pg_advisory_lock(1)")
+        await dispatcher.run(slow)
+        await eventually(lambda: rows.db.fetch_all(held), "the step is being stored")
+        kept = "SELECT 1 FROM runs WHERE run_id = %s AND lease_expires_at > started_at + '12 s'"
+        for run_id in (slow, neighbour):
+            await eventually(lambda of=run_id: rows.db.fetch_one(kept, [of]), "its lease is kept")
+    gate.touch()
+    for run_id in (slow, neighbour):
+        row = await rows.ended(run_id)
+        assert (row["status"], row["attempt"]) == ("success", 1)
