@@ -139,18 +139,26 @@ async def keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
     One transaction on one snapshot, of all threads or none; a run that goes on meanwhile does not
     notice. Who deletes the same history at the same time is waited for. Raises HistoryNeeded.
     """
-    ids = [str(thread_id) for thread_id in thread_ids]
+    wanted = sorted(thread_ids)
     for _ in range(_PRUNE_RETRIES):
         with suppress(Overtaken):
-            return await _keep_latest(db, ids)
-    await _keep_latest(db, ids)
+            return await _keep_latest(db, wanted)
+    await _keep_latest(db, wanted)
 
 
-async def _keep_latest(db: Database, ids: Sequence[str]) -> None:
+# As long as this lasts nobody deletes the threads; runs may start and end on them.
+_PRUNED = """
+SELECT thread_id::text FROM threads WHERE thread_id = ANY(%s) ORDER BY thread_id FOR KEY SHARE
+"""
+
+
+async def _keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
     async with db.transaction() as connection:
         # LangGraph has a transaction for each thread. Inside ours these are savepoints, which
         # cannot choose their isolation but may name the one that there is.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows = await (await connection.execute(_PRUNED, [list(thread_ids)])).fetchall()
+        ids = [row["thread_id"] for row in rows]
         try:
             await AsyncPostgresSaver(connection).aprune(ids, strategy="keep_latest")
         except NotImplementedError as error:
