@@ -146,6 +146,10 @@ async def keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
     await _keep_latest(db, wanted)
 
 
+# One prune after the other. Unlike a lock of rows this takes no snapshot: who has waited sees what
+# the one before has left. Nobody else locks this table, which is LangGraph's list of its changes.
+_IN_TURN = "LOCK TABLE checkpoint_migrations IN SHARE UPDATE EXCLUSIVE MODE"
+
 # As long as this lasts nobody deletes the threads; runs may start and end on them.
 _PRUNED = """
 SELECT thread_id::text FROM threads WHERE thread_id = ANY(%s) ORDER BY thread_id FOR KEY SHARE
@@ -157,6 +161,7 @@ async def _keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
         # LangGraph has a transaction for each thread. Inside ours these are savepoints, which
         # cannot choose their isolation but may name the one that there is.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await connection.execute(_IN_TURN)
         rows = await (await connection.execute(_PRUNED, [list(thread_ids)])).fetchall()
         ids = [row["thread_id"] for row in rows]
         try:

@@ -209,6 +209,21 @@ async def test_history_that_others_delete_meanwhile_is_waited_for(
     assert await rows_of(db, "checkpoints", thread_id) == kept
 
 
+async def test_prunes_and_deletions_of_the_same_threads_take_turns(
+    db: Database, database_url: str
+) -> None:
+    made = [(await threads.create(db, uuid4(), {})).thread_id for _ in range(6)]
+    for thread_id in made:
+        await converse(database_url, thread_id, turns=4)
+    await asyncio.gather(
+        *(threads.keep_latest(db, made[::order]) for order in (1, -1, 1, -1)),
+        threads.delete_many(db, made[2:4]),
+        threads.delete(db, made[0]),
+    )
+    left = [await rows_of(db, "checkpoints", thread_id) for thread_id in made]
+    assert left == [0, 1, 0, 0, 1, 1]
+
+
 async def test_history_that_one_needs_saves_that_of_all(db: Database, database_url: str) -> None:
     first, needing, last = [(await threads.create(db, uuid4(), {})).thread_id for _ in range(3)]
     for thread_id in (first, last):
