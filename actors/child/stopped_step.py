@@ -9,12 +9,15 @@ Not when the run is stopped: one that is sent on without an input does the rest 
 nothing twice.
 """
 
+import logging
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, PendingWrite
 from langgraph.graph import END
 from langgraph.pregel import Pregel
+
+_log = logging.getLogger(__name__)
 
 _OF_COMMANDS = "00000000-0000-0000-0000-000000000000"
 """LangGraph's task id for writes of a command."""
@@ -27,6 +30,8 @@ async def settle(
     """Ends a step of the root graph that is done in part; leaves any other as it is.
 
     The checkpoint is not the run's: its first own one tells a later attempt that its input is in.
+    What cannot be applied, as when two nodes wrote what only one may, is left to LangGraph, or no
+    input would ever be taken again.
     """
     configurable = config["configurable"]
     if configurable.get("checkpoint_ns"):
@@ -36,8 +41,12 @@ async def settle(
         "metadata": {k: v for k, v in config["metadata"].items() if k not in _OF_THE_RUN},
     }
     found = await saver.aget_tuple(head)
-    if found is not None and any(map(_is_finished, found.pending_writes or ())):
+    if found is None or not any(map(_is_finished, found.pending_writes or ())):
+        return
+    try:
         await graph.aupdate_state(head, None, as_node=END)
+    except Exception:  # noqa: BLE001  # reducers are the graph's, and may raise anything
+        _log.warning("what a stopped step had finished cannot be kept", exc_info=True)
 
 
 def _is_finished(write: PendingWrite) -> bool:
