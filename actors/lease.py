@@ -32,8 +32,6 @@ Answer = TypeVar("Answer")
 Key = tuple[UUID, int]
 
 _RETRY_SECONDS = 2.0
-_BUSY_SECONDS = 0.5
-"""Pause before an outcome is written whose rows others hold."""
 _GUARD_SECONDS = 0.5
 _DEAF_INTERVAL_SECONDS = 2.0
 """Pause between heartbeats while the cancel channel is down: they carry the wishes then."""
@@ -190,10 +188,9 @@ class Leases:
         while True:
             try:
                 return await write()
-            except Overtaken:
-                await asyncio.sleep(_BUSY_SECONDS * random.uniform(0.2, 1))  # noqa: S311  # jitter
             except Unavailable as error:
-                log.warning("outcome cannot be written yet", error=str(error))
+                if not isinstance(error, Overtaken):
+                    log.warning("outcome cannot be written yet", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.2, 1))  # noqa: S311  # jitter
 
     async def _claim(self, run_ids: list[UUID]) -> list[ClaimedRun | Exception | None]:

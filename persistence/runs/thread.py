@@ -34,13 +34,17 @@ ORDER BY t.thread_id FOR NO KEY UPDATE OF t
 """
 
 
-_LOCK_PATIENCE = "SET LOCAL lock_timeout = '200ms'"
+_LOCK_PATIENCE = "SET LOCAL lock_timeout = '500ms'"
 """For who locks the rows of many runs at once: neighbours must not wait for whoever holds one, for
-as long as a large step is being stored, or a long thread deleted."""
+as long as a large step is being stored, or a long thread deleted. Longer than a queue of those that
+create runs on one thread."""
 
 
 async def be_impatient(connection: Connection) -> None:
-    """Waits for no lock of this transaction much longer than locks are held: Overtaken, then."""
+    """Lets this transaction wait for a lock only as long as locks are commonly held.
+
+    Beyond that a statement fails, which is told as Overtaken.
+    """
     await connection.execute(_LOCK_PATIENCE)
 
 
