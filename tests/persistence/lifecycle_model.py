@@ -4,7 +4,7 @@ A model is a small value that can be copied, so that a test may ask of statement
 same time whether there is *any* order of them that explains what they answered and left behind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -120,12 +120,16 @@ class Model:
         return {run_id: self.runs[run_id].attempt for run_id in first}
 
     def heartbeat(
-        self, owner: str, held: list[tuple[UUID, int]]
-    ) -> dict[tuple[UUID, int], CancelAction | None]:
+        self,
+        owner: str,
+        held: list[tuple[UUID, int]],
+        passed_over: Collection[tuple[UUID, int]] = (),
+    ) -> dict[tuple[UUID, int], tuple[CancelAction | None, bool]]:
         kept = [key for key in held if self.holds(*key) and self.runs[key[0]].owner == owner]
-        for run_id, _ in kept:
-            self.runs[run_id].expired = False
-        return {(run_id, attempt): self.runs[run_id].wish for run_id, attempt in kept}
+        for key in kept:
+            if key not in passed_over:
+                self.runs[key[0]].expired = False
+        return {key: (self.runs[key[0]].wish, key not in passed_over) for key in kept}
 
     def lease_passes(self, run_id: UUID) -> None:
         run = self.runs.get(run_id)

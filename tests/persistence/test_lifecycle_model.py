@@ -57,7 +57,8 @@ class Operation:
     """Something that happens: to the rows, and what the model says of it.
 
     name: for people who read a counterexample. beside_others: what the model says when others
-    happened at the same time, given the answer: a claim passes over rows that somebody has locked.
+    happened at the same time, given the answer: a claim and a heartbeat pass over rows that
+    somebody has locked.
     """
 
     name: str
@@ -181,11 +182,18 @@ class Operations:
         owner = self.owner(draw(st.sampled_from(SLOTS)))
         held = [(run_id, run.attempt) for run_id, run in self.model.runs.items()]
 
-        async def on_rows() -> dict[Token, CancelAction | None]:
+        async def on_rows() -> dict[Token, tuple[CancelAction | None, bool]]:
             kept = await runs.heartbeat(self.db, owner, 4, 4, held, LEASE_SECONDS)
-            return {(one.run_id, one.attempt): one.cancel_action for one in kept}
+            return {(one.run_id, one.attempt): (one.cancel_action, one.renewed) for one in kept}
 
-        return Operation(f"{owner} beats", on_rows, lambda model: model.heartbeat(owner, held))
+        return Operation(
+            f"{owner} beats",
+            on_rows,
+            lambda model: model.heartbeat(owner, held),
+            lambda model, got: model.heartbeat(
+                owner, held, {key for key, (_, renewed) in got.items() if not renewed}
+            ),
+        )
 
     def lease_passes(self, draw: Callable[..., Any]) -> Operation:
         run_id, _ = self._token(draw)
