@@ -128,26 +128,27 @@ def ctl(arguments: tuple[str, ...]) -> None:
 @cli.command()
 def gateway() -> None:
     """Run one gateway (HTTP and streams)."""
-    from callboard import parts, process
+    from callboard import parts, process, supervised
 
-    parts.gateway()
+    if not supervised.is_to_stop():
+        parts.gateway()
     process.leave(0)
 
 
 @cli.command()
 def worker() -> None:
     """Run one worker with its graph processes."""
-    from callboard import parts, process
+    from callboard import parts, process, supervised
 
-    process.leave(parts.worker())
+    process.leave(0 if supervised.is_to_stop() else parts.worker())
 
 
 @cli.command()
 def scheduler() -> None:
     """Run one scheduler."""
-    from callboard import parts, process
+    from callboard import parts, process, supervised
 
-    process.leave(parts.scheduler())
+    process.leave(0 if supervised.is_to_stop() else parts.scheduler())
 
 
 @cli.command()
