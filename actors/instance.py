@@ -125,8 +125,7 @@ class Instance:
             await self._sign_off()
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        await self._db.open()
-        stack.push_async_callback(self._db.close)
+        await stack.enter_async_context(self._db)
         if self._redis is not None:
             await self._redis.ends.open()
             stack.push_async_callback(self._redis.ends.close)

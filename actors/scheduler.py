@@ -44,9 +44,7 @@ class Scheduler:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with AsyncExitStack() as stack:
-            db = Database(self._database_settings)
-            await db.open()
-            stack.push_async_callback(db.close)
+            db = await stack.enter_async_context(Database(self._database_settings))
             dispatcher: Dispatcher = MuteDispatcher()
             ends: EventEnds = MuteEnds()
             if url := self._settings.redis_url:

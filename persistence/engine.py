@@ -219,6 +219,18 @@ class Database:
             name="callboard",
         )
 
+    async def __aenter__(self) -> Self:
+        """Open as long as the block lasts.
+
+        Always close it: a pool takes the cancellation of a connecting task for a failed attempt, so
+        a loop that ends by cancelling what is left would wait for an open one without end.
+        """
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def open(self) -> None:
         """Starts connecting; does not wait, so a process can start before its database does."""
         await self._pool.open()

@@ -4,12 +4,14 @@ The services are started here, from the same embedded servers that ``callboard u
 ``TEST_DATABASE_URL`` and ``TEST_REDIS_URL`` name running ones (``scripts/test`` does not set them).
 """
 
+import faulthandler
 import gc
 import itertools
 import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
@@ -19,9 +21,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+import pytest_timeout
 import redis
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _logical_databases = itertools.count()
 
@@ -39,10 +43,55 @@ class _WholeFolders(LoadScopeScheduling):
         folder = file.rpartition("/")[0]
         return folder if folder in _TOGETHER and file not in _ALONE else file
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """What a process has died of is not given to the next one: it would die of it too."""
+        units = self.assigned_work[node].values()
+        died_of = next((id for unit in units for id, done in unit.items() if not done), None)
+        if died_of is not None:
+            self.assigned_work[node][self._split_scope(died_of)][died_of] = True
+        super().remove_node(node)
+        return died_of
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _WholeFolders:
     return _WholeFolders(config, log)
+
+
+_ENDING_SECONDS = 120.0
+"""How long a test that ran into its time limit may take to clean up."""
+_STDERR = pytest.StashKey[int]()
+"""Where it goes when pytest does not capture it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends this process, and shows where it was, when a test outlives its time limit.
+
+    pytest-timeout raises an exception in the main thread, once: a clean-up that then waits for what
+    never comes, or a loop that takes the exception for a callback's, would wait for ever. Another
+    process takes the rest of the tests.
+    """
+    limit = pytest_timeout._get_item_settings(item).timeout or 0.0
+
+    def give_up() -> None:
+        stderr = item.config.stash[_STDERR]
+        os.write(stderr, f"\n{item.nodeid} does not end:\n".encode())
+        faulthandler.dump_traceback(stderr)
+        os._exit(1)
+
+    watchdog = threading.Timer(limit + _ENDING_SECONDS, give_up)
+    watchdog.daemon = True
+    if limit:
+        watchdog.start()
+    try:
+        return (yield)
+    finally:
+        watchdog.cancel()
 
 
 @pytest.hookimpl(wrapper=True)

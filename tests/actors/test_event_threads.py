@@ -23,10 +23,8 @@ from tests.persistence.sample import claim, create
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 async def settle(db: Database, run_id: UUID) -> None:

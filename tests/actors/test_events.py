@@ -113,10 +113,8 @@ class Rows:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 @pytest.fixture
@@ -954,18 +952,17 @@ async def test_a_database_that_is_away_ends_nothing(
     writer: RedisWriter, ends: RedisEventEnds, redis_url: str, rows: Rows
 ) -> None:
     run_id = await rows.running()
-    gone = Database(DatabaseSettings(url="postgresql://127.0.0.1:1/none", pool_timeout_seconds=0.2))
-    await gone.open()
-    reader = RedisEventReader(redis_url, gone)
-    await reader.open()
-    subscription = Subscription(reader, run_id)
-    waiting = asyncio.create_task(reader.ended(run_id))
-    await asyncio.sleep(1)
-    await writer.put(run_id, 1, "values", data(0))
-    await subscription.seen(1)
-    assert not waiting.done()
-    await ends.end(End(run_id, 1, "success"))
-    assert numbers(await subscription.finished()) == [0]
-    await waiting
-    await reader.close()
-    await gone.close()
+    away = DatabaseSettings(url="postgresql://127.0.0.1:1/none", pool_timeout_seconds=0.2)
+    async with Database(away) as gone:
+        reader = RedisEventReader(redis_url, gone)
+        await reader.open()
+        subscription = Subscription(reader, run_id)
+        waiting = asyncio.create_task(reader.ended(run_id))
+        await asyncio.sleep(1)
+        await writer.put(run_id, 1, "values", data(0))
+        await subscription.seen(1)
+        assert not waiting.done()
+        await ends.end(End(run_id, 1, "success"))
+        assert numbers(await subscription.finished()) == [0]
+        await waiting
+        await reader.close()

@@ -72,10 +72,8 @@ async def indexed(
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 def keys(items: Any) -> list[str]:

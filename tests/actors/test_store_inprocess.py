@@ -46,19 +46,21 @@ async def test_one_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     )
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     server = asyncio.create_task(serve_until(app, settings, stop, listening=port.set_result))
-    async with get_client(url=f"http://127.0.0.1:{await port}") as client:
-        await client.store.put_item(["a"], "k", {"text": "a walrus"})
-        put = {"g": {"text": "a penguin"}}
-        end = await client.runs.wait(None, "store", input={"put": put, "query": "walrus"})
-        assert end["found"][0] == [["a"], "k", {"text": "a walrus"}]
-        assert end["threaded"][0] == {"here": True}
-        near = await client.store.search_items([], query="penguin", limit=1)
-        assert near["items"][0]["namespace"] == ["from", "graph"]
-        with pytest.raises(APIStatusError, match="cannot embed this") as refused:
-            await client.store.put_item(["a"], "bad", {"text": "indigestible"})
-        assert refused.value.status_code == 503
-        assert await client.store.get_item(["a"], "bad") is None
-        row = await database.fetch_one("SELECT ttl_minutes FROM store WHERE key = 'g'")
-        assert row == {"ttl_minutes": 60}  # the project's default, in graphs too
-    stop.set()
-    await server
+    try:
+        async with get_client(url=f"http://127.0.0.1:{await port}") as client:
+            await client.store.put_item(["a"], "k", {"text": "a walrus"})
+            put = {"g": {"text": "a penguin"}}
+            end = await client.runs.wait(None, "store", input={"put": put, "query": "walrus"})
+            assert end["found"][0] == [["a"], "k", {"text": "a walrus"}]
+            assert end["threaded"][0] == {"here": True}
+            near = await client.store.search_items([], query="penguin", limit=1)
+            assert near["items"][0]["namespace"] == ["from", "graph"]
+            with pytest.raises(APIStatusError, match="cannot embed this") as refused:
+                await client.store.put_item(["a"], "bad", {"text": "indigestible"})
+            assert refused.value.status_code == 503
+            assert await client.store.get_item(["a"], "bad") is None
+            row = await database.fetch_one("SELECT ttl_minutes FROM store WHERE key = 'g'")
+            assert row == {"ttl_minutes": 60}  # the project's default, in graphs too
+    finally:
+        stop.set()
+        await server

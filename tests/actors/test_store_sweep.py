@@ -13,10 +13,8 @@ from persistence.settings import DatabaseSettings
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 async def test_all_that_has_expired_is_removed(database: Database) -> None:

@@ -55,10 +55,8 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 def delivery(url: str, **given: Any) -> Delivery:

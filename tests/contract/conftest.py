@@ -79,9 +79,7 @@ class Callboard:
 
     def kill(self) -> None:
         """Kills it and all that it started, as a power failure would."""
-        for process in self.tree():
-            with contextlib.suppress(psutil.NoSuchProcess):  # died of its parent's death meanwhile
-                process.kill()
+        self._kill_tree()
         self.close()
 
     def close(self) -> int:
@@ -89,11 +87,18 @@ class Callboard:
         try:
             return self.process.wait(90)
         finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
+            if self.process.poll() is None:
+                self._kill_tree()
+                self.process.wait()
+            self._reader.join(30)
+            assert not self._reader.is_alive(), "something that it started holds its output"
             if self.process.stdout is not None:
                 self.process.stdout.close()
+
+    def _kill_tree(self) -> None:
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):  # died of its parent's death meanwhile
+                process.kill()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

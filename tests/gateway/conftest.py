@@ -363,14 +363,12 @@ async def client(house: House) -> Client:
 
 @pytest.fixture
 async def stage(database_url: str, redis_url: str) -> AsyncIterator[Stage]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    connection = redis.Redis.from_url(redis_url, protocol=2)
-    ends = RedisEventEnds(redis_url, 60)
-    await ends.open()
-    try:
-        yield Stage(database, connection, ends)
-    finally:
-        await ends.close()
-        await connection.aclose()
-        await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        connection = redis.Redis.from_url(redis_url, protocol=2)
+        ends = RedisEventEnds(redis_url, 60)
+        await ends.open()
+        try:
+            yield Stage(database, connection, ends)
+        finally:
+            await ends.close()
+            await connection.aclose()

@@ -10,7 +10,5 @@ from persistence.settings import DatabaseSettings
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url, pool_max=10))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url, pool_max=10)) as database:
+        yield database

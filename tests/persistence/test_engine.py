@@ -26,11 +26,9 @@ from tests.persistence.sample import create
 
 async def test_nobody_listens(free_port: int) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port}/none"
-    database = Database(DatabaseSettings(url=url, pool_timeout_seconds=0.3))
-    await database.open()
-    with pytest.raises(Unavailable, match="refused"):
-        await database.ping()
-    await database.close()
+    async with Database(DatabaseSettings(url=url, pool_timeout_seconds=0.3)) as database:
+        with pytest.raises(Unavailable, match="refused"):
+            await database.ping()
     with pytest.raises(Unavailable):
         await database.ping()
 
@@ -101,11 +99,9 @@ async def frozen(
         if request.param == "black hole":
             part = stack.enter_context(lines.to_postgres(url))
             url = part.url
-        database = Database(DatabaseSettings(url=url, connect_timeout_seconds=1))
-        await database.open()
-        yield database, part
-        part.mend()
-        await database.close()
+        async with Database(DatabaseSettings(url=url, connect_timeout_seconds=1)) as database:
+            yield database, part
+            part.mend()
 
 
 async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | Processes]) -> None:
@@ -128,13 +124,7 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
             with pytest.raises(Unavailable):
                 await database.ping()
     part.mend()
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await database.ping()
-                break
-            except Unavailable:
-                await asyncio.sleep(0.1)
+    await _answers(database)
     await asyncio.gather(*(database.ping() for _ in range(8)))
     tables = await database.fetch_all(
         "SELECT relname FROM pg_class WHERE relname IN ('begun', 'never')"
@@ -142,13 +132,23 @@ async def test_nobody_waits_for_a_frozen_server(frozen: tuple[Database, Line | P
     assert tables == [], "what was not committed is undone"
 
 
+async def _answers(database: Database) -> None:
+    """Returns when the database answers; fails when it does not for a minute."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await database.ping()
+            except Unavailable:
+                await asyncio.sleep(0.1)
+
+
 async def test_a_dead_line_is_given_up_though_the_server_lives(database_url: str) -> None:
     """Long before the server would have ended the statement, which it has long done."""
     lock = "SELECT pg_advisory_lock(7)"
     with lines.to_postgres(database_url) as line:
-        database = Database(DatabaseSettings(url=line.url, statement_timeout_seconds=600))
-        await database.open()
+        settings = DatabaseSettings(url=line.url, statement_timeout_seconds=600)
         async with (
+            Database(settings) as database,
             asyncio.timeout(60),
             await psycopg.AsyncConnection.connect(database_url, autocommit=True) as outside,
         ):
@@ -161,8 +161,7 @@ async def test_a_dead_line_is_given_up_though_the_server_lives(database_url: str
             line.mend()
             with pytest.raises(Unavailable):
                 await asking
-            await database.ping()
-        await database.close()
+            await _answers(database)  # a greeting may have been on the dead line too
 
 
 async def test_a_queue_that_nobody_serves_is_silence(service_folder: Path) -> None:
@@ -200,39 +199,35 @@ async def test_read_only_is_unavailable(db: Database) -> None:
 
 async def test_no_free_connection_is_unavailable(database_url: str) -> None:
     settings = DatabaseSettings(url=database_url, pool_max=1, pool_timeout_seconds=0.1)
-    database = Database(settings)
-    await database.open()
-    async with database.connection():
-        with pytest.raises(Unavailable):
-            await database.ping()
-    await database.ping()
-    await database.close()
+    async with Database(settings) as database:
+        async with database.connection():
+            with pytest.raises(Unavailable):
+                await database.ping()
+        await database.ping()
 
 
 async def test_too_slow_is_unavailable(database_url: str) -> None:
-    database = Database(DatabaseSettings(url=database_url, statement_timeout_seconds=0.05))
-    await database.open()
-    with pytest.raises(Unavailable):
-        await database.fetch_one("SELECT pg_sleep(60)")
-    await database.close()
+    settings = DatabaseSettings(url=database_url, statement_timeout_seconds=0.05)
+    async with Database(settings) as database:
+        with pytest.raises(Unavailable):
+            await database.fetch_one("SELECT pg_sleep(60)")
 
 
 async def test_a_stopped_process_holds_no_lock_for_long(database_url: str) -> None:
-    database = Database(DatabaseSettings(url=database_url, statement_timeout_seconds=0.2))
-    await database.open()
-    run = await create(database)
+    settings = DatabaseSettings(url=database_url, statement_timeout_seconds=0.2)
+    async with Database(settings) as database:
+        run = await create(database)
 
-    async def stop_in_between() -> None:
-        async with database.transaction() as connection:
-            await connection.execute("SELECT 1 FROM threads FOR UPDATE")
-            async with asyncio.timeout(30):
-                await _readable(connection.fileno())  # the server hangs up
-            await connection.execute("SELECT 1")
+        async def stop_in_between() -> None:
+            async with database.transaction() as connection:
+                await connection.execute("SELECT 1 FROM threads FOR UPDATE")
+                async with asyncio.timeout(30):
+                    await _readable(connection.fileno())  # the server hangs up
+                await connection.execute("SELECT 1")
 
-    with pytest.raises(Unavailable):
-        await stop_in_between()
-    await create(database, run.thread_id)
-    await database.close()
+        with pytest.raises(Unavailable):
+            await stop_in_between()
+        await create(database, run.thread_id)
 
 
 async def _readable(descriptor: int) -> None:
@@ -273,16 +268,14 @@ async def test_a_cancelled_caller_leaves_the_pool_whole(db: Database) -> None:
 
 async def test_without_prepared_statements_everything_works(database_url: str) -> None:
     settings = DatabaseSettings(url=database_url, prepare_threshold=None)
-    database = Database(settings)
-    await database.open()
-    run = await create(database)
-    for _ in range(3):
-        assert len(await runs.claim(database, [run.run_id], "h/1/a", 30)) == 1
-        assert len(await runs.settle(database, [])) == 0
-        attempt = (await runs.get(database, run.thread_id, run.run_id)).attempt
-        assert len(await runs.hand_back(database, "h/1/a", [(run.run_id, attempt)])) == 1
-    assert await database.fetch_all("SELECT 1 FROM pg_prepared_statements") == []
-    await database.close()
+    async with Database(settings) as database:
+        run = await create(database)
+        for _ in range(3):
+            assert len(await runs.claim(database, [run.run_id], "h/1/a", 30)) == 1
+            assert len(await runs.settle(database, [])) == 0
+            attempt = (await runs.get(database, run.thread_id, run.run_id)).attempt
+            assert len(await runs.hand_back(database, "h/1/a", [(run.run_id, attempt)])) == 1
+        assert await database.fetch_all("SELECT 1 FROM pg_prepared_statements") == []
 
 
 async def test_core_statements_run_on_the_pool(db: Database) -> None:

@@ -42,10 +42,8 @@ def project() -> dict[str, Any]:
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    database = Database(DatabaseSettings(url=database_url))
-    await database.open()
-    yield database
-    await database.close()
+    async with Database(DatabaseSettings(url=database_url)) as database:
+        yield database
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = 60.0) -> Any:
