@@ -1,10 +1,12 @@
 """A project with authentication, as its users meet it: the official client, the whole topology."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
 import redis
@@ -182,7 +184,8 @@ def stored(callboard: Callboard) -> Iterator[tuple[str, str]]:
     for log in (callboard.data / "logs").glob("*.log"):
         yield log.name, log.read_text(errors="replace")
     for process in callboard.tree():
-        yield f"process {process.pid}", f"{process.cmdline()} {process.environ()}"
+        with suppress(psutil.NoSuchProcess):  # a graph process that retired meanwhile
+            yield f"process {process.pid}", f"{process.cmdline()} {process.environ()}"
 
 
 READ: dict[str, Callable[[Any, bytes], Any]] = {
