@@ -51,6 +51,7 @@ def ask(url: str) -> str:
     return str(answer.json().get("word"))
 
 
+@pytest.mark.faults
 def test_up_starts_again_after_everything_was_killed(
     project: Path, run_callboard: Callable[..., Any]
 ) -> None:
@@ -74,6 +75,7 @@ def test_nothing_survives_supervisord(project: Path, run_callboard: Callable[...
     assert not alive
 
 
+@pytest.mark.faults
 def test_a_killed_up_is_followed_by_the_next(
     project: Path, run_callboard: Callable[..., Any]
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_killed_up_is_followed_by_the_next(
     assert not [process for process in left if process.is_running()]
 
 
+@pytest.mark.faults
 def test_one_data_folder_serves_one_callboard(
     project: Path, run_callboard: Callable[..., Any]
 ) -> None:

@@ -217,6 +217,7 @@ async def test_a_process_that_is_held_up_is_replaced_where_its_seats_are_missed(
     assert isinstance(await outcome, Succeeded)
 
 
+@pytest.mark.faults
 async def test_a_run_that_was_not_taken_up_may_come_back_to_the_same_process(
     pools, begin, side_effects
 ):

@@ -12,6 +12,8 @@ from tests import lines
 
 FOREVER = 600
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture
 def redis_line(redis_url):
