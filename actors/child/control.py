@@ -58,20 +58,22 @@ class Control:
 
     def _tick(self) -> None:
         timeout = TICK_SECONDS if self._ladder.is_pressing else _IDLE_SECONDS
+        begun = monotonic()
         frames = self._pipe.receive(timeout)
         if frames is None:
             _leave("the worker is gone")
         for frame in frames or ():
             self._heard_at = monotonic()
             self._receive(frame)
-        # Only after the pipe was found empty: after a stop of the whole process (SIGSTOP, a paused
-        # machine) what the worker said meanwhile is still to be read.
-        if not frames and self._is_deserted():
+        # By the time before the pipe was found empty: code that keeps the interpreter lock, or a
+        # stop of the whole process (SIGSTOP), may hold us up after any line, and what the worker
+        # said meanwhile is still to be read.
+        if not frames and self._is_deserted(begun):
             _leave("the worker has been silent for longer than the lease")
         self._ladder.press()
 
-    def _is_deserted(self) -> bool:
-        return self._expects_pings and monotonic() - self._heard_at > self._lease_seconds
+    def _is_deserted(self, at: float) -> bool:
+        return self._expects_pings and at - self._heard_at > self._lease_seconds
 
 
 def _leave(why: str) -> None:

@@ -477,6 +477,16 @@ def test_it_lives_as_long_as_the_worker_speaks(running: Callable[..., Runs]) -> 
     assert runs.start("echo").end() == "succeeded"
 
 
+def test_it_hears_what_the_worker_said_while_it_could_not_listen(
+    running: Callable[..., Runs],
+) -> None:
+    """Its thread that listens finds nothing, and learns of it when the lease would be over."""
+    runs = running("keeps_the_interpreter", lease_seconds=2)
+    run = runs.start("keeps_the_interpreter").begun()
+    time.sleep(1.2)  # nothing is said while it still listens
+    assert run.values()["note"] == "kept"
+
+
 def test_it_dies_with_its_worker(tmp_path: Path) -> None:
     """The kernel sees to it even when somebody else still holds the worker's end of the pipe."""
     ours, theirs = socket.socketpair()

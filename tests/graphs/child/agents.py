@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -125,6 +126,14 @@ def _spins_in_thread(state: State, config: RunnableConfig) -> State:
         _mark(path, "cleaned")
 
 
+def _keeps_the_interpreter(state: State, config: RunnableConfig) -> State:
+    """As native code that does not let go of Python's lock, for four seconds."""
+    _at(config)
+    time.sleep(0.3)
+    ctypes.PyDLL(None).sleep(4)
+    return {"note": "kept"}
+
+
 async def _spins_on_loop(state: State, config: RunnableConfig) -> State:
     path = _at(config)
     try:
@@ -195,6 +204,7 @@ async def _dies(state: State) -> State:
 
 awaits = _graph(_awaits)
 spins_in_thread = _graph(_spins_in_thread)
+keeps_the_interpreter = _graph(_keeps_the_interpreter)
 spins_on_loop = _graph(_spins_on_loop)
 sleeps_on_loop = _graph(_sleeps_on_loop)
 swallows_once = _graph(_swallows_once)
