@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from actors import reaper
+from actors import left_state, reaper
 from actors.cancels import CancelListener
 from actors.dispatch import Dispatcher, RedisDispatcher
 from actors.ending import announce, of_released
@@ -150,22 +150,29 @@ class Instance:
         return duties
 
     async def _take_back(self) -> None:
-        """Gives the runs of this slot's predecessor back, as soon as the database answers."""
+        """Gives the runs of this slot's predecessor back, as soon as the database answers.
+
+        One of which a step is still being stored comes when that is done.
+        """
         key, boot_id, retries = (
             self._worker_slot.key,
             self._worker_slot.boot_id,
             self._settings.bg_job_max_retries,
         )
-        released = None
-        while released is None:
+        while True:
             try:
                 released = await runs.take_back(self._db, key, boot_id, retries)
+                await asyncio.gather(
+                    *(left_state.show(self._db, self._pool.inspect, one) for one in released)
+                )
+                for one in released:
+                    log.warning("run of a predecessor taken back", run_id=str(one.run_id))
+                    await announce(of_released(one), self._ends, self._dispatcher)
+                if not await runs.left_by_predecessor(self._db, key, boot_id):
+                    return
             except Unavailable as error:
                 log.warning("database is not available yet", error=str(error))
-                await asyncio.sleep(_RETRY_SECONDS)
-        for one in released:
-            log.warning("run of a predecessor taken back", run_id=str(one.run_id))
-            await announce(of_released(one), self._ends, self._dispatcher)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _supervise(self) -> None:
         while True:
@@ -196,7 +203,9 @@ class Instance:
 
     async def _sweep(self) -> None:
         try:
-            await reaper.sweep(self._db, self._dispatcher, self._ends, self._settings)
+            await reaper.sweep(
+                self._db, self._dispatcher, self._ends, self._settings, self._pool.inspect
+            )
         except PersistenceError as error:
             log.warning("sweep failed", error=str(error))
 

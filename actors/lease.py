@@ -16,6 +16,7 @@ from uuid import UUID
 
 import structlog
 
+from actors import left_state
 from actors.batch import Batch
 from actors.ending import Ending, of_released, of_settled
 from actors.executor import Executor
@@ -173,16 +174,20 @@ class Leases:
         match outcome:
             case LeaseLost() | HandedBack():
                 # Of a lease that was only overdue the row may still be ours to return.
-                released = await self._returns.submit(key)
-                return None if released is None else of_released(released)
+                return await self._released(await self._returns.submit(key))
             case Crashed(reason, alone):
                 # Whoever died in company may be innocent, and gets a last chance: alone.
                 retries = self._settings.bg_job_max_retries + (not alone)
-                released = await runs.crash(self._db, *key, reason, retries)
-                return None if released is None else of_released(released)
+                return await self._released(await runs.crash(self._db, *key, reason, retries))
             case _:
                 settled = await self._settlements.submit(settlement(outcome, claimed))
                 return of_settled(settled, claimed.attempt, outcome.ended.events)
+
+    async def _released(self, released: Released | None) -> Ending | None:
+        if released is None:
+            return None
+        await left_state.show(self._db, self._executor.inspect, released)
+        return of_released(released)
 
     async def _persist(self, write: Callable[[], Awaitable[Answer]]) -> Answer:
         while True:

@@ -3,14 +3,17 @@
 One sweep is safe beside any number of others: every statement takes its rows with their locks.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 import structlog
 
-from actors import store_sweep
+from actors import left_state, store_sweep
 from actors.dispatch import Dispatcher, RedisDispatcher
 from actors.ending import announce, of_released
 from actors.events import EventEnds
+from actors.left_state import Inspect
 from actors.settings import WorkerSettings
 from actors.webhooks import KEPT_SECONDS
 from persistence import runs, threads, webhooks
@@ -21,17 +24,25 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 100
 _BATCHES = 200
-"""Of each kind, in one sweep: more than can come to be between two."""
+_SECONDS = 3.0
+"""For each kind, in one sweep: leases that run out must not wait for a backlog."""
 _RESEND = 1000
 _TEMPORARY_GRACE_SECONDS = 15.0
 """How long a stateless run's thread is kept for those who still read its end."""
 
 
 async def sweep(
-    db: Database, dispatcher: Dispatcher, ends: EventEnds, settings: WorkerSettings
+    db: Database,
+    dispatcher: Dispatcher,
+    ends: EventEnds,
+    settings: WorkerSettings,
+    inspect: Inspect | None = None,
 ) -> None:
-    """One round of healing. Raises Unavailable."""
-    await expire(db, dispatcher, ends, settings)
+    """One round of healing. Raises Unavailable.
+
+    inspect: asks about graphs, where somebody can tell.
+    """
+    await expire(db, dispatcher, ends, settings, inspect)
     await send_due(db, dispatcher, settings.reaper_interval_seconds * 2)
     await resend(db, dispatcher, settings.stuck_pending_threshold_seconds)
     await remove_temporary(db)
@@ -43,11 +54,17 @@ async def sweep(
 
 
 async def expire(
-    db: Database, dispatcher: Dispatcher, ends: EventEnds, settings: WorkerSettings
+    db: Database,
+    dispatcher: Dispatcher,
+    ends: EventEnds,
+    settings: WorkerSettings,
+    inspect: Inspect | None = None,
 ) -> None:
     """Returns runs whose lease ran out, or ends them when they crashed too often."""
     while True:
         released = await runs.expire(db, settings.bg_job_max_retries, _BATCH)
+        if inspect is not None:
+            await asyncio.gather(*(left_state.show(db, inspect, one) for one in released))
         for one in released:
             log.warning("lease ran out", run_id=str(one.run_id), status=one.status)
             await announce(of_released(one), ends, dispatcher)
@@ -79,15 +96,12 @@ async def forget_runs(db: Database, older_than_seconds: float | None) -> None:
 
 
 async def _in_batches(remove: Callable[[], Awaitable[int]]) -> int:
-    """Removes batch by batch until one comes back short; returns how many.
-
-    Nor more batches than are good for one sweep: leases that run out must not wait for a backlog.
-    """
-    removed = 0
+    """Removes batch by batch until one comes back short, or it is enough; returns how many."""
+    removed, enough_at = 0, monotonic() + _SECONDS
     for _ in range(_BATCHES):
         batch = await remove()
         removed += batch
-        if batch < _BATCH:
+        if batch < _BATCH or monotonic() > enough_at:
             break
     return removed
 

@@ -11,6 +11,8 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
+from gateway.hang_up import cut
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -101,8 +103,7 @@ class Exchange:
             async with asyncio.timeout(self._patience):
                 await self._send(message)
         except TimeoutError:
-            if self.request.transport is not None:
-                self.request.transport.abort()
+            cut(self.request)
             self.disconnect()
             raise Disconnected("the client does not read") from None
         except ConnectionError as error:

@@ -8,12 +8,16 @@ import structlog
 
 from actors.dispatch import PROJECT_FAILED, InspectorUnavailable
 from gateway.auth.user import stamps
+from gateway.context import Context
 from gateway.errors import ProjectFailed
 from gateway.routing import Call
 from persistence import threads
 from persistence.threads import ThreadHead, ThreadRow
 
 log = structlog.get_logger()
+
+_LEFT_SECONDS = 1.0
+"""How long who cancels a run waits for what it has left."""
 
 
 async def ask(call: Call, op: str, args: dict[str, Any]) -> tuple[int, bytes]:
@@ -54,6 +58,30 @@ async def remember_state(call: Call, thread_id: UUID, graph_id: str) -> None:
         values=orjson.dumps(state.get("values")),
         interrupts=orjson.dumps(state.get("interrupts") or {}),
         next_nodes=bool(state.get("next")),
+    )
+
+
+async def show_left(context: Context, thread_id: UUID, run_id: UUID) -> None:
+    """Lets the thread show what a run has left that ends with no attempt to say so.
+
+    If nobody can tell soon the row shows what it did before the run.
+    """
+    graph_id = graph_id_of(await threads.head(context.database, thread_id))
+    if graph_id is None:
+        return
+    args = {"thread_id": str(thread_id), "graph_id": graph_id}
+    try:
+        status, body = await context.dispatcher.inspect("values", args, _LEFT_SECONDS)
+    except InspectorUnavailable:
+        return
+    if status != 200:
+        return
+    state = orjson.loads(body)
+    await threads.show_left(
+        context.database,
+        run_id,
+        values=orjson.dumps(state.get("values")),
+        interrupts=orjson.dumps(state.get("interrupts") or {}),
     )
 
 

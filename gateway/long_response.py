@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from gateway.context import Context
-from gateway.hang_up import hang_up
+from gateway.hang_up import cut, hang_up
 from gateway.routing import Call
 
 log = structlog.get_logger()
@@ -148,8 +148,7 @@ class LongResponse:
 
     def cut(self) -> None:
         """Breaks the line at once and throws away what the client has not read."""
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        cut(self._request)
 
     def interrupt(self) -> None:
         """Ends the work inside the context with ``Closing``; called when the gateway stops."""

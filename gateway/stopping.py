@@ -4,6 +4,7 @@ import contextlib
 from uuid import UUID
 
 from gateway.context import Context
+from gateway.inspection import show_left
 from persistence import runs
 from persistence.errors import RunNotFound
 from persistence.lifecycle import CancelAction
@@ -31,6 +32,8 @@ async def stop(
     requested = await runs.request_cancel(
         context.database, thread_id, run_id, action, reason, allowed=allowed
     )
+    if requested.left_midway:
+        await show_left(context, thread_id, run_id)
     await tell(context, run_id, requested)
     return requested
 

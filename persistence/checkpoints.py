@@ -1,6 +1,7 @@
 """LangGraph's checkpoint tables: set up by LangGraph itself, cleaned up by us.
 
-``checkpoints``        one row a checkpoint; ``metadata->>'run_id'`` names the run that wrote it
+``checkpoints``        one row a checkpoint; ``metadata->>'run_id'`` names the run that wrote it, or
+                       ``before_run_id`` the one before whose input it ended a stopped step
 ``checkpoint_blobs``   channel values by (thread, namespace, channel, version), shared
 ``checkpoint_writes``  what tasks wrote on top of a checkpoint
 """
@@ -39,7 +40,8 @@ def is_current(connection: Connection[DictRow]) -> bool:
 
 _DELETE_CHECKPOINTS_OF_RUNS = """
 DELETE FROM checkpoints
-WHERE thread_id = %(thread_id)s AND metadata->>'run_id' = ANY(%(run_ids)s)
+WHERE thread_id = %(thread_id)s
+  AND coalesce(metadata->>'run_id', metadata->>'before_run_id') = ANY(%(run_ids)s)
 RETURNING checkpoint_ns, checkpoint_id, checkpoint->'channel_versions' AS versions
 """
 
@@ -157,7 +159,7 @@ SELECT thread_id::text FROM threads WHERE thread_id = ANY(%s) ORDER BY thread_id
 
 
 async def _keep_latest(db: Database, thread_ids: Sequence[UUID]) -> None:
-    async with db.transaction() as connection:
+    async with db.turn, db.transaction() as connection:
         # LangGraph has a transaction for each thread. Inside ours these are savepoints, which
         # cannot choose their isolation but may name the one that there is.
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -181,6 +181,9 @@ class Database:
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
+        self.turn = asyncio.Lock()
+        """For what goes one at a time over the whole database: who waits for it here holds no
+        connection meanwhile."""
         self._replaced_at = 0.0
         self._outage = _Outage()
         self._watch = Watch(

@@ -9,13 +9,13 @@ WHERE u.key IN ({", ".join(f"'{name}'" for name in SHOWN_OF_USERS)})
 """
 
 # What was sent as context stands in ``configurable`` too, unless something stronger stands there.
+# Without one there is nothing to join, and all stays.
 _CONFIGURABLE = f"""
 SELECT coalesce(json_object_agg(o.key, CASE
     WHEN o.key = 'langgraph_auth_user' AND json_typeof(o.value) = 'object' THEN ({_USER})
     ELSE o.value END), '{{}}')
-FROM json_each(c.value) o
-WHERE NOT sent.as_context
-    OR o.value::text IS DISTINCT FROM (r.kwargs #> ARRAY['context', o.key])::text
+FROM json_each(c.value) o LEFT JOIN json_each(sent.context) s ON s.key = o.key
+WHERE s.value::text IS DISTINCT FROM o.value::text
 """
 
 _CONFIG = f"""
@@ -24,7 +24,8 @@ SELECT json_object_agg(c.key, CASE c.key WHEN 'configurable' THEN ({_CONFIGURABL
 FROM json_each(k.value) c
 """
 
-# To search a text is cheaper than to parse it, and an input may be large.
+# To search a text is cheaper than to parse it, and an input may be large: what is asked of the
+# whole is asked once (OFFSET keeps Postgres from asking again for each key).
 WITHOUT_SECRETS = f"""
 CASE WHEN strpos(r.kwargs::text, '"__context_provided__":true') = 0
       AND strpos(r.kwargs::text, '"langgraph_auth_user":{{') = 0
@@ -35,8 +36,11 @@ ELSE (
         WHEN k.key = 'config' THEN ({_CONFIG})
         ELSE k.value END)
     FROM json_each(r.kwargs) k, (
-        SELECT coalesce(r.kwargs #>> '{{config,configurable,__context_provided__}}' = 'true', false)
-            AS as_context) sent
+        SELECT as_context,
+            CASE WHEN as_context AND json_typeof(context) = 'object' THEN context END AS context
+        FROM (SELECT r.kwargs->'context' AS context, coalesce(
+            r.kwargs #>> '{{config,configurable,__context_provided__}}' = 'true', false
+        ) AS as_context OFFSET 0) asked) sent
 ) END
 """
 """SQL of the kwargs of the run ``r`` without its context, as which secrets are sent, and without

@@ -209,6 +209,26 @@ async def record_state(
         raise ThreadNotFound(thread_id)
 
 
+# Only as long as the thread shows this run's end: a later change of state is newer.
+_SHOW_LEFT = """
+UPDATE threads t
+SET values = %(values)s::jsonb, interrupts = %(interrupts)s::jsonb,
+    updated_at = clock_timestamp(), state_updated_at = clock_timestamp()
+FROM runs r WHERE r.run_id = %(run_id)s AND t.thread_id = r.thread_id AND t.error = r.error
+"""
+
+
+async def show_left(db: Database, run_id: UUID, *, values: bytes, interrupts: bytes) -> None:
+    """Notes what a run left on its thread that ended without saying so itself.
+
+    values, interrupts: JSON, as in a run's settlement.
+    """
+    await db.execute(
+        _SHOW_LEFT,
+        {"run_id": run_id, "values": JsonText(values), "interrupts": JsonText(interrupts)},
+    )
+
+
 _COPY = f"""
 INSERT INTO threads (thread_id, status, rest_status, metadata, config, values, interrupts, error,
     state_updated_at, ttl_minutes, ttl_strategy, created_at, updated_at)

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _OF_COMMANDS = "00000000-0000-0000-0000-000000000000"
 """LangGraph's task id for writes of a command."""
+_ROOT = "__root__"
+"""The one channel of a state that is no dictionary."""
 _OF_THE_RUN = frozenset({"run_id", "run_attempt"})
 
 
@@ -30,6 +32,7 @@ async def settle(
     """Ends a step of the root graph that is done in part; leaves any other as it is.
 
     The checkpoint is not the run's: its first own one tells a later attempt that its input is in.
+    But it goes with the run when that is rolled back (``persistence/checkpoints.py``).
     What cannot be applied, as when two nodes wrote what only one may, is left to LangGraph, or no
     input would ever be taken again.
     """
@@ -38,7 +41,10 @@ async def settle(
         return
     head: RunnableConfig = {
         "configurable": {"thread_id": configurable["thread_id"], "checkpoint_ns": ""},
-        "metadata": {k: v for k, v in config["metadata"].items() if k not in _OF_THE_RUN},
+        "metadata": {
+            **{k: v for k, v in config["metadata"].items() if k not in _OF_THE_RUN},
+            "before_run_id": config["metadata"]["run_id"],
+        },
     }
     found = await saver.aget_tuple(head)
     if found is None or not any(map(_is_finished, found.pending_writes or ())):
@@ -52,4 +58,5 @@ async def settle(
 def _is_finished(write: PendingWrite) -> bool:
     """Whether a node wrote this when it was done: what says how a task fares begins with ``__``."""
     task_id, channel, _ = write
-    return task_id != _OF_COMMANDS and not channel.startswith("__")
+    is_state = channel == _ROOT or not channel.startswith("__")
+    return task_id != _OF_COMMANDS and is_state

@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import orjson
 import structlog
 
+from actors import left_state
 from actors.child.protocol import Frame
-from actors.errors import InspectorUnavailable
 from actors.outcome import Crashed, Ended, Failed, HandedBack, Outcome
 from actors.pool import placement
 from actors.pool.attempt import (
@@ -51,7 +50,6 @@ _START_SECONDS = 1.0
 """How long a start is good for. A loop that did not take the run up by then never does."""
 _LATE_SECONDS = 0.1
 """How much later what another process wrote to the board is surely seen."""
-_STATE_SECONDS = 1.0
 _INTERRUPT_AFTER = 0.4
 _INTERRUPT_STUCK_AFTER = 0.1
 """Shares of the grace after which a run that was told to stop is interrupted: by then its task had
@@ -382,22 +380,8 @@ class Pool:
         """Settles an attempt that could not report, with what the thread looks like."""
         if attempt.over or attempt.stop is None:
             return
-        ended = await self._state(attempt.claimed) if leaves_state(attempt.stop) else Ended()
+        ended = Ended()
+        if leaves_state(attempt.stop):
+            claimed = attempt.claimed
+            ended = await left_state.read(self._inspector.ask, claimed.thread_id, claimed.graph_id)
         attempt.conclude(stopped(attempt.stop, ended))
-
-    async def _state(self, claimed: ClaimedRun) -> Ended:
-        args = {"thread_id": str(claimed.thread_id), "graph_id": claimed.graph_id}
-        try:
-            async with asyncio.timeout(_STATE_SECONDS):
-                status, body = await self._inspector.ask("values", orjson.dumps(args))
-        except (TimeoutError, InspectorUnavailable):
-            return Ended()
-        if status != 200:
-            return Ended()
-        state = orjson.loads(body)
-        values = state.get("values")
-        return Ended(
-            values=None if values is None else orjson.dumps(values),
-            interrupts=orjson.dumps(state.get("interrupts") or {}),
-            next=tuple(state.get("next") or ()),
-        )

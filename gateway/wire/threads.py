@@ -232,8 +232,9 @@ def show_thread(row: ThreadRow) -> dict[str, Any]:
         "config": document(row.config),
         "values": document(row.values),
     }
-    if row.interrupts is not None:
+    if row.interrupts is not None or row.status == "error":
         shown["error"] = document(row.error)
+    if row.interrupts is not None:
         shown["interrupts"] = document(row.interrupts)
     return shown
 

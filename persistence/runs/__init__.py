@@ -26,7 +26,14 @@ from persistence.runs.reading import (
     list_for_thread,
     result,
 )
-from persistence.runs.release import Released, crash, expire, hand_back, take_back
+from persistence.runs.release import (
+    Released,
+    crash,
+    expire,
+    hand_back,
+    left_by_predecessor,
+    take_back,
+)
 from persistence.runs.request_keys import RequestKey
 from persistence.runs.request_keys import forget as forget_keys
 from persistence.runs.retention import forget
@@ -66,6 +73,7 @@ __all__ = [
     "get",
     "hand_back",
     "heartbeat",
+    "left_by_predecessor",
     "list_for_thread",
     "lock_thread",
     "request_cancel",

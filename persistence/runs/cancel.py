@@ -9,8 +9,8 @@ from persistence.engine import Connection, Database, JsonText, Row
 from persistence.errors import RunNotFound
 from persistence.lifecycle import WITHDRAW, CancelAction, RunStatus
 from persistence.run_secrets import WITHOUT_SECRETS
-from persistence.runs.ending import cancel_error, erase
-from persistence.runs.thread import lock_thread, settle_thread
+from persistence.runs.ending import cancel_error, erase, tell
+from persistence.runs.thread import lock_thread, rest_status, settle_thread
 from persistence.text import dumps
 from persistence.visibility import Filter
 
@@ -28,6 +28,7 @@ UPDATE runs r
 SET status = '{WITHDRAW.target}', error = %(error)s::jsonb, kwargs = {WITHOUT_SECRETS},
     finished_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE run_id = ANY(%(run_ids)s) AND status = '{WITHDRAW.source}'
+RETURNING run_id, attempt > 0 AS has_begun
 """
 
 
@@ -42,15 +43,23 @@ async def end_pending(
     run_ids: Sequence[UUID],
     action: CancelAction,
     reason: str,
-) -> None:
-    """Ends pending runs of a locked thread; the caller settles the thread."""
+) -> bool:
+    """Ends pending runs of a locked thread; the caller settles the thread.
+
+    Returns whether the thread is left in the middle of one: of an attempt before, which crashed or
+    was handed back. Its webhook is told like that of a run that was stopped while it ran.
+    """
     if not run_ids:
-        return
+        return False
     if action is CancelAction.ROLLBACK:
         await erase(connection, thread_id, run_ids)
-    else:
-        error = JsonText(dumps(cancel_error(action, reason)))
-        await connection.execute(_WITHDRAW, {"run_ids": list(run_ids), "error": error})
+        return False
+    error = JsonText(dumps(cancel_error(action, reason)))
+    cursor = await connection.execute(_WITHDRAW, {"run_ids": list(run_ids), "error": error})
+    begun = [row["run_id"] for row in await cursor.fetchall() if row["has_begun"]]
+    for run_id in begun:
+        await tell(connection, run_id)
+    return bool(begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +69,12 @@ class CancelRequested:
     kind: ``asked``, it runs and the wish is stored: tell its worker; ``withdrawn``, it was pending
         and is over (or gone, at a rollback); ``finished``, it had ended before.
     next_run_id: the run of the thread that may start now, when it was withdrawn.
+    left_midway: whether it was withdrawn after an attempt that left something on the thread.
     """
 
     kind: Literal["asked", "withdrawn", "finished"]
     next_run_id: UUID | None = None
+    left_midway: bool = False
 
 
 _LOCK_RUN = """
@@ -94,9 +105,14 @@ async def request_cancel(
                 await wish(connection, run_id, action, reason)
                 return CancelRequested("asked")
             case RunStatus.PENDING:
-                await end_pending(connection, thread_id, [run_id], action, reason)
-                next_run_id = await settle_thread(connection, thread_id)
-                return CancelRequested("withdrawn", next_run_id)
+                has_begun = await end_pending(connection, thread_id, [run_id], action, reason)
+                next_run_id = await settle_thread(
+                    connection,
+                    thread_id,
+                    rest=rest_status(WITHDRAW.target, next_nodes=True) if has_begun else None,
+                    error=cancel_error(action, reason) if has_begun else None,
+                )
+                return CancelRequested("withdrawn", next_run_id, has_begun)
             case _:
                 return CancelRequested("finished")
 

@@ -9,6 +9,7 @@ import psycopg
 
 from persistence.engine import Connection, Database
 from persistence.lifecycle import CLAIM, CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
+from persistence.runs.ending import CANCEL_ERRORS
 from persistence.runs.line import UNBLOCKED
 
 
@@ -30,7 +31,8 @@ class ClaimedRun:
     credential: UUID
     """What the graph shows when it calls the API itself."""
     unfinished: bool = False
-    """Whether the run before it on the thread left something to do."""
+    """Whether the run before it on the thread left something to do, and was not rolled back: what
+    hangs on the checkpoint then may be of the one that is gone."""
 
     @property
     def handed_back(self) -> int:
@@ -54,7 +56,9 @@ FROM candidate, threads t
 WHERE r.run_id = candidate.run_id AND t.thread_id = r.thread_id
 RETURNING r.run_id, r.thread_id, r.assistant_id, r.graph_id, r.attempt, r.crashes,
     r.kwargs::text, r.metadata, r.multitask_strategy, t.temporary, r.resumable, r.credential,
-    t.rest_status <> '{ThreadStatus.IDLE}' AS unfinished
+    t.rest_status <> '{ThreadStatus.IDLE}'
+        AND coalesce(t.error->>'error' <> '{CANCEL_ERRORS[CancelAction.ROLLBACK]}', true)
+        AS unfinished
 """
 
 

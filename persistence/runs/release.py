@@ -36,6 +36,7 @@ class Released:
 
     run_id: UUID
     thread_id: UUID
+    graph_id: str
     attempt: int
     status: RunStatus | None
     error: dict[str, Any] | None
@@ -107,14 +108,13 @@ async def take_back(db: Database, slot_key: str, boot_id: str, max_retries: int)
     """At a worker's start: ends at once the attempts that its own predecessor left behind.
 
     slot_key: ``host/worker slot``; its leases with another boot id have nobody any more. Those
-    whose rows others hold for long are left: their leases will run out.
+    whose rows others hold for long, as a step that Postgres is still storing, are left.
     """
     params = {"slot_key": slot_key, "owner": f"{slot_key}/{boot_id}"}
     await db.execute(_FORGET_PREDECESSORS, params)
     return await _release_what_is_free(
         db,
-        """starts_with(r.claimed_by, %(slot_key)s || '/') AND r.claimed_by <> %(owner)s
-        AND strpos(substr(r.claimed_by, length(%(slot_key)s) + 2), '/') = 0""",
+        _OF_PREDECESSORS,
         params,
         EXPIRE,
         "the worker instance that ran it was started anew",
@@ -122,6 +122,17 @@ async def take_back(db: Database, slot_key: str, boot_id: str, max_retries: int)
     )
 
 
+async def left_by_predecessor(db: Database, slot_key: str, boot_id: str) -> bool:
+    """Whether ``take_back`` has left something: somebody held its rows."""
+    params = {"slot_key": slot_key, "owner": f"{slot_key}/{boot_id}"}
+    where = f"r.status = '{RunStatus.RUNNING}' AND {_OF_PREDECESSORS}"
+    return await db.fetch_one(f"SELECT 1 FROM runs r WHERE {where} LIMIT 1", params) is not None
+
+
+_OF_PREDECESSORS = """
+starts_with(r.claimed_by, %(slot_key)s || '/') AND r.claimed_by <> %(owner)s
+AND strpos(substr(r.claimed_by, length(%(slot_key)s) + 2), '/') = 0
+"""
 _FORGET_SILENT = """
 DELETE FROM instances WHERE heartbeat_at < clock_timestamp() - interval '1 hour'
 """
@@ -137,7 +148,8 @@ ORDER BY t.thread_id FOR NO KEY UPDATE OF t{{skip}}
 """
 
 _LOCK_RUNS_WHERE = f"""
-SELECT r.run_id, r.thread_id, r.attempt, r.crashes, r.cancel_action, r.cancel_reason FROM runs r
+SELECT r.run_id, r.thread_id, r.graph_id, r.attempt, r.crashes, r.cancel_action, r.cancel_reason
+FROM runs r
 WHERE r.status = '{RunStatus.RUNNING}' AND r.thread_id = ANY(%(thread_ids)s) AND {{where}}
 ORDER BY r.run_id FOR UPDATE OF r{{skip}}
 """
@@ -257,4 +269,4 @@ async def _release_one(connection: Connection, row: Row, verdict: _Verdict) -> R
     next_run_id = await settle_thread(
         connection, thread_id, rest=rest, rolled_back=status is None, error=error
     )
-    return Released(run_id, thread_id, row["attempt"], status, error, next_run_id)
+    return Released(run_id, thread_id, row["graph_id"], row["attempt"], status, error, next_run_id)

@@ -147,16 +147,16 @@ async def settle(db: Database, settlements: Sequence[Settlement]) -> list[Settle
 
 
 async def _settle_plain(
-    db: Database, settlements: Sequence[Settlement]
+    db: Database, settlements: Sequence[Settlement], *, again: bool = False
 ) -> dict[tuple[UUID, int], Settled]:
     try:
-        return await _settle_together(db, settlements)
+        return await _settle_together(db, settlements, again=again)
     except (Overtaken, psycopg.Error) as error:
         # Not that the database is away: this is about one of them.
         if len(settlements) > 1:
             settled: dict[tuple[UUID, int], Settled] = {}
             for settlement in settlements:
-                settled |= await _settle_plain(db, [settlement])
+                settled |= await _settle_plain(db, [settlement], again=True)
             return settled
         [one] = settlements
         if isinstance(error, Overtaken):
@@ -176,13 +176,13 @@ def _storable(settlement: Settlement) -> Settlement:
 
 
 async def _settle_together(
-    db: Database, settlements: Sequence[Settlement]
+    db: Database, settlements: Sequence[Settlement], *, again: bool = False
 ) -> dict[tuple[UUID, int], Settled]:
     """One transaction and one round trip for all."""
     ordered = sorted(settlements, key=lambda settlement: settlement.run_id)
     async with db.connection() as connection:
         async with connection.pipeline(), connection.transaction():
-            await be_impatient(connection)
+            await be_impatient(connection, again=again)
             await lock_threads_of(connection, [settlement.run_id for settlement in ordered])
             cursors = [
                 await connection.execute(_SETTLE, _settle_params(settlement))

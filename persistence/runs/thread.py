@@ -35,17 +35,19 @@ ORDER BY t.thread_id FOR NO KEY UPDATE OF t
 
 
 _LOCK_PATIENCE = "SET LOCAL lock_timeout = '500ms'"
+_NO_LOCK_PATIENCE = "SET LOCAL lock_timeout = '20ms'"
 """For who locks the rows of many runs at once: neighbours must not wait for whoever holds one, for
 as long as a large step is being stored, or a long thread deleted. Longer than a queue of those that
 create runs on one thread."""
 
 
-async def be_impatient(connection: Connection) -> None:
+async def be_impatient(connection: Connection, *, again: bool = False) -> None:
     """Lets this transaction wait for a lock only as long as locks are commonly held.
 
+    again: all were waited for together already; now it is only asked which of them are held.
     Beyond that a statement fails, which is told as Overtaken.
     """
-    await connection.execute(_LOCK_PATIENCE)
+    await connection.execute(_NO_LOCK_PATIENCE if again else _LOCK_PATIENCE)
 
 
 async def lock_threads_of(connection: Connection, run_ids: Sequence[UUID]) -> None:

@@ -69,6 +69,7 @@ async def test_what_was_done_stays_and_is_not_the_next_runs(caplog: Any) -> None
     assert kept.next == ()
     assert kept.metadata["graph_id"] == "g"
     assert "run_id" not in kept.metadata
+    assert kept.metadata["before_run_id"] == "next", "it goes when that is rolled back"
     assert before.next == ("quick", "slow")
     assert not caplog.records
 

@@ -12,7 +12,7 @@ from persistence.engine import Database
 from persistence.errors import RunNotFound, ThreadNotFound
 from persistence.lifecycle import INTERRUPT, SUCCEED, CancelAction, RunStatus
 from persistence.runs import Settlement
-from tests.persistence.sample import claim, create, thread_status
+from tests.persistence.sample import OWNER, claim, create, thread_status
 
 
 def write_checkpoints(url: str, thread_id: UUID, *run_ids: UUID) -> list[str]:
@@ -62,6 +62,36 @@ async def test_the_thread_rests_as_before_a_run_that_never_started(db: Database)
     run = await create(db, run.thread_id)
     await runs.request_cancel(db, run.thread_id, run.run_id, CancelAction.INTERRUPT)
     assert await thread_status(db, run.thread_id) == "interrupted"
+
+
+async def test_a_run_that_has_begun_is_stopped_in_the_middle_though_it_waits(db: Database) -> None:
+    """A drain has handed it back: its thread stands where the attempt left it."""
+    run = await create(db, webhook="https://example.org/hook")
+    await claim(db, run.run_id)
+    await runs.hand_back(db, OWNER, [(run.run_id, 1)])
+    requested = await runs.request_cancel(db, run.thread_id, run.run_id, CancelAction.INTERRUPT)
+    assert (requested.kind, requested.left_midway) == ("withdrawn", True)
+    thread = await threads.get(db, run.thread_id)
+    assert thread.status == "interrupted"
+    assert b"UserInterrupt" in (thread.error or b"")
+    assert await rows(db, "webhook_deliveries") == 1
+    await threads.show_left(db, run.run_id, values=b'{"a":1}', interrupts=b"{}")
+    assert (await threads.get(db, run.thread_id)).values == b'{"a": 1}'
+    await threads.record_state(db, run.thread_id, values=b'{"a":2}', next_nodes=False)
+    await threads.show_left(db, run.run_id, values=b'{"a":1}', interrupts=b"{}")
+    assert (await threads.get(db, run.thread_id)).values == b'{"a": 2}', "what is newer stays"
+
+
+async def test_nothing_is_unfinished_after_a_rollback(db: Database) -> None:
+    run = await create(db)
+    await claim(db, run.run_id)
+    await runs.settle(db, [Settlement(run.run_id, 1, SUCCEED, next_nodes=True)])
+    answer = await create(db, run.thread_id)
+    assert (await claim(db, answer.run_id)).unfinished
+    await runs.request_cancel(db, run.thread_id, answer.run_id, CancelAction.ROLLBACK)
+    await runs.settle(db, [Settlement(answer.run_id, 1, INTERRUPT, action=CancelAction.ROLLBACK)])
+    assert await thread_status(db, run.thread_id) == "interrupted"
+    assert not (await claim(db, (await create(db, run.thread_id)).run_id)).unfinished
 
 
 async def test_cancel_of_what_is_over_or_unknown(db: Database) -> None:

@@ -1,6 +1,7 @@
 """Workers that are hurt, and what becomes of their runs."""
 
 import asyncio
+import json
 import os
 import signal
 
@@ -38,12 +39,20 @@ async def test_a_run_that_kills_its_process_each_time_ends_with_the_reason(
     rows, workers, dispatcher
 ):
     workers.start(BG_JOB_MAX_RETRIES="1")
-    run_id = await rows.submit(["kill", "SIGKILL"])
+    run_id = await rows.submit(["sleep", 0], ["kill", "SIGKILL"])
+    old_question = {"task": [{"id": "of before", "value": "?"}]}
+    await rows.db.execute("UPDATE threads SET interrupts = %s::jsonb", [json.dumps(old_question)])
     await dispatcher.run(run_id)
     row = await rows.ended(run_id)
     assert (row["status"], row["attempt"], row["crashes"]) == ("error", 2, 2)
     assert "signal 9" in row["error"]["message"]
-    assert (await rows.thread(run_id))["status"] == "error"
+
+    async def shows_what_is_left():
+        thread = await rows.thread(run_id)
+        return thread["status"] == "error" and thread["interrupts"] == {} and thread["values"]
+
+    values = await eventually(shows_what_is_left, "the thread shows what the run has left")
+    assert values["done"] == ["0:sleep"]
     after = await rows.submit(["sleep", 0], thread_id=await rows.thread_of(run_id))
     await dispatcher.run(after)
     assert (await rows.ended(after))["status"] == "success"
