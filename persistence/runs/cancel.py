@@ -62,6 +62,15 @@ async def end_pending(
     return bool(begun)
 
 
+async def left_midway(
+    connection: Connection, thread_id: UUID, action: CancelAction, reason: str
+) -> UUID | None:
+    """Settles a thread that was left in the middle of a run which shall not go on."""
+    rest = rest_status(WITHDRAW.target, next_nodes=True)
+    error = cancel_error(action, reason)
+    return await settle_thread(connection, thread_id, rest=rest, error=error)
+
+
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
     """What a wish to stop came to.
@@ -106,12 +115,10 @@ async def request_cancel(
                 return CancelRequested("asked")
             case RunStatus.PENDING:
                 has_begun = await end_pending(connection, thread_id, [run_id], action, reason)
-                next_run_id = await settle_thread(
-                    connection,
-                    thread_id,
-                    rest=rest_status(WITHDRAW.target, next_nodes=True) if has_begun else None,
-                    error=cancel_error(action, reason) if has_begun else None,
-                )
+                if has_begun:
+                    next_run_id = await left_midway(connection, thread_id, action, reason)
+                else:
+                    next_run_id = await settle_thread(connection, thread_id)
                 return CancelRequested("withdrawn", next_run_id, has_begun)
             case _:
                 return CancelRequested("finished")

@@ -11,7 +11,7 @@ from persistence.engine import Connection, Database, JsonText
 from persistence.errors import Conflict, NothingToResume, ThreadBusy, ThreadNotFound
 from persistence.lifecycle import CancelAction, MultitaskStrategy, RunStatus, ThreadStatus
 from persistence.runs.answers import Answers, check_answers
-from persistence.runs.cancel import end_pending, wish
+from persistence.runs.cancel import end_pending, left_midway, wish
 from persistence.runs.request_keys import RequestKey, note
 from persistence.runs.rows import ACTIVE_STATUSES, COLUMNS, RunRow, run_row
 from persistence.runs.thread import lock_thread
@@ -279,7 +279,8 @@ async def _make_way(connection: Connection, new: NewRun) -> dict[str, tuple[UUID
     reason = f"superseded by run {new.run_id} (multitask_strategy={action.value})"
     for run_id in running:
         await wish(connection, run_id, action, reason)
-    await end_pending(connection, new.thread_id, pending, action, reason)
+    if await end_pending(connection, new.thread_id, pending, action, reason):
+        await left_midway(connection, new.thread_id, action, reason)
     rolled_back = action is CancelAction.ROLLBACK
     return {
         "cancel": running,

@@ -203,8 +203,11 @@ class Model:
     def _withdraw(self, run_id: UUID, action: CancelAction) -> None:
         if action is CancelAction.ROLLBACK:
             del self.runs[run_id]
-        else:
-            self.runs[run_id].status = RunStatus.INTERRUPTED
+            return
+        run = self.runs[run_id]
+        run.status = RunStatus.INTERRUPTED
+        if run.attempt:  # it was handed back, or crashed, in the middle
+            self.rest[run.thread_id] = ThreadStatus.INTERRUPTED
 
     def _end(self, run_id: UUID, status: RunStatus, next_nodes: bool = False) -> None:
         run = self.runs[run_id]
