@@ -74,6 +74,27 @@ async def test_what_was_done_stays_and_is_not_the_next_runs(caplog: Any) -> None
     assert not caplog.records
 
 
+async def test_a_state_that_is_no_dictionary_keeps_it_too() -> None:
+    stop = Stop()
+
+    async def wait(state: list[str]) -> list[str]:
+        return await stop.wait({}) and []
+
+    builder = StateGraph(Annotated[list[str], operator.add])
+    for name, node in {"quick": lambda state: ["quick"], "slow": wait}.items():
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+    graph = builder.compile(checkpointer=InMemorySaver())
+    run = asyncio.create_task(graph.ainvoke(["first"], CONFIG))
+    await stop.waits.wait()
+    while not (await graph.aget_state(CONFIG)).values[1:]:
+        await asyncio.sleep(0)
+    run.cancel()
+    await asyncio.wait([run])
+    await stopped_step.settle(graph, graph.checkpointer, CONFIG)
+    assert (await graph.aget_state(CONFIG)).values == ["first", "quick"]
+
+
 async def test_a_task_that_was_sent_counts_too() -> None:
     stop = Stop()
     builder = StateGraph(State)

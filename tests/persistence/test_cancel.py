@@ -15,8 +15,13 @@ from persistence.runs import Settlement
 from tests.persistence.sample import OWNER, claim, create, thread_status
 
 
-def write_checkpoints(url: str, thread_id: UUID, *run_ids: UUID) -> list[str]:
-    """A line of checkpoints with the stock saver, one a run; channel "kept" changes only once."""
+def write_checkpoints(
+    url: str, thread_id: UUID, *run_ids: UUID, ended_before: bool = False
+) -> list[str]:
+    """A line of checkpoints with the stock saver, one a run; channel "kept" changes only once.
+
+    ended_before: the second does not belong to its run; it was made for its input.
+    """
     written: list[str] = []
     with PostgresSaver.from_conn_string(url) as saver:
         config: Any = {"configurable": {"thread_id": str(thread_id), "checkpoint_ns": ""}}
@@ -28,7 +33,11 @@ def write_checkpoints(url: str, thread_id: UUID, *run_ids: UUID) -> list[str]:
             config = saver.put(
                 config,
                 checkpoint,
-                {"source": "loop", "step": number, "run_id": str(run_id)},  # type: ignore[typeddict-unknown-key]  # LangGraph puts it there too
+                {
+                    "source": "loop",
+                    "step": number,
+                    "before_run_id" if ended_before and number == 2 else "run_id": str(run_id),  # type: ignore[misc]  # LangGraph puts it there too
+                },
                 versions if number == 1 else {"new": str(number)},
             )
             saver.put_writes(config, [("new", number)], f"task-{number}")
@@ -107,7 +116,10 @@ async def test_cancel_of_what_is_over_or_unknown(db: Database) -> None:
             await runs.get(db, thread_id, run_id)
 
 
-async def test_rollback_removes_exactly_what_the_run_wrote(db: Database, database_url: str) -> None:
+@pytest.mark.parametrize("ended_before", [False, True])
+async def test_rollback_removes_exactly_what_the_run_wrote(
+    db: Database, database_url: str, ended_before: bool
+) -> None:
     first = await create(db)
     await claim(db, first.run_id)
     await runs.settle(db, [Settlement(first.run_id, 1, SUCCEED, values=b'{"v":1}')])
@@ -115,7 +127,10 @@ async def test_rollback_removes_exactly_what_the_run_wrote(db: Database, databas
     await claim(db, run.run_id)
     other = await create(db)
     kept, _, _ = write_checkpoints(
-        database_url, first.thread_id, first.run_id, run.run_id, run.run_id
+        database_url,
+        first.thread_id,
+        *(first.run_id, run.run_id, run.run_id),
+        ended_before=ended_before,
     )
     write_checkpoints(database_url, other.thread_id, other.run_id)
     await runs.request_cancel(db, run.thread_id, run.run_id, CancelAction.ROLLBACK)

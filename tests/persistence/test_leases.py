@@ -93,8 +93,12 @@ async def test_nobody_waits_for_a_neighbour_whose_rows_others_hold(
         assert [one.run_id for one in await runs.expire(db, 3)] == [free[1].run_id]
         taken = await runs.take_back(db, OWNER.rpartition("/")[0], "boot-b", 3)
         assert [one.run_id for one in taken] == [free[2].run_id]
+        predecessor = (OWNER.rpartition("/")[0], "boot-b")
+        assert await runs.left_by_predecessor(db, *predecessor)
+    assert not await runs.left_by_predecessor(db, "host/1", OWNER.rpartition("/")[2])
     [released] = await runs.hand_back(db, OWNER, [(locked.run_id, 1)])
     assert released.retry
+    assert not await runs.left_by_predecessor(db, *predecessor)
 
 
 async def test_a_lease_is_expired_only_when_it_ran_out(db: Database) -> None:

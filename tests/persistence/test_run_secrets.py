@@ -51,6 +51,26 @@ async def stored(db: Database, run_id: UUID) -> Any:
     return await column(db, "run", "kwargs", run_id)
 
 
+async def test_a_large_input_is_read_once_and_not_for_each_secret(db: Database) -> None:
+    """Else Postgres is busy with it for longer than one statement may take."""
+    context = {f"key {n}": "CANARY" for n in range(1000)}
+    run = await create(
+        db,
+        kwargs=orjson.dumps(
+            {
+                "input": "x" * 20_000_000,
+                "config": {"configurable": {"__context_provided__": True, **context}},
+                "context": context,
+            },
+        ),
+    )
+    await succeed(db, run)
+    left = await db.fetch_one(
+        "SELECT kwargs->'config' AS config, kwargs->'context' AS context FROM runs"
+    )
+    assert left == {"config": {"configurable": {"__context_provided__": True}}, "context": {}}
+
+
 @pytest.mark.parametrize("end", [succeed, crash, withdraw])
 async def test_they_are_forgotten_when_it_ends(db: Database, end: Any) -> None:
     run = await create(db, kwargs=kwargs(CONFIGURABLE, CONTEXT))
