@@ -65,6 +65,7 @@ def test_up_starts_again_after_everything_was_killed(
         httpx.get(f"{callboard.url}/ok")
 
 
+@pytest.mark.faults
 def test_nothing_survives_supervisord(project: Path, run_callboard: Callable[..., Any]) -> None:
     callboard = run_callboard("up", "--config", str(project))
     (supervisord,) = psutil.Process(callboard.process.pid).children()

@@ -201,6 +201,7 @@ async def test_a_process_whose_loop_is_blocked_offers_no_slot(pools, begin, side
     await until(lambda: pool.free == 2)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("seats", [1, 2])
 async def test_a_process_that_is_held_up_is_replaced_where_its_seats_are_missed(
     pools, begin, side_effects, seats
@@ -261,6 +262,7 @@ async def test_draining_hands_runs_back(pools, begin, side_effects):
     assert isinstance(await outcome, HandedBack)
 
 
+@pytest.mark.faults
 async def test_the_inspector_answers_beside_busy_runs_and_is_replaced_when_it_dies(pools, begin):
     pool = await pools()
     _, outcome = await begin(pool, ["spin", 1])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import pytest
 import redis.asyncio
 from psycopg import AsyncConnection
 
@@ -117,6 +118,7 @@ async def test_a_drain_lets_runs_end(rows, workers, dispatcher, side_effects, tm
     assert (await rows.ended(late))["attempt"] == 1
 
 
+@pytest.mark.faults
 async def test_a_drain_hands_back_what_does_not_end_and_costs_no_retry(
     rows, workers, dispatcher, side_effects, tmp_path
 ):
@@ -266,6 +268,7 @@ async def test_a_question_is_answered_over_redis(rows, workers, dispatcher):
     assert b"0:sleep" in body
 
 
+@pytest.mark.faults
 async def test_a_step_that_takes_longer_than_a_lease_to_be_stored_costs_nobody_anything(
     rows, workers, dispatcher, side_effects, tmp_path, database_url
 ):
