@@ -232,7 +232,7 @@ def show_thread(row: ThreadRow) -> dict[str, Any]:
         "config": document(row.config),
         "values": document(row.values),
     }
-    if row.interrupts is not None or row.status == "error":
+    if row.interrupts is not None or row.status in ("error", "interrupted"):
         shown["error"] = document(row.error)
     if row.interrupts is not None:
         shown["interrupts"] = document(row.interrupts)

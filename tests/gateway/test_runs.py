@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from uuid import UUID
 
 import orjson
 import pytest
@@ -10,6 +11,7 @@ from actors.child.event_names import END_MARK, WAKE_CHANNEL
 from actors.events import OVER
 from persistence import runs
 from persistence.lifecycle import FAIL, INTERRUPT, TIME_OUT, CancelAction
+from tests.gateway.conftest import OWNER
 from tests.persistence.sample import refuse
 
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -400,6 +402,18 @@ async def test_deleting_a_thread_tells_readers_of_what_runs_on_it(client, stage)
         while await heard() != f"{run_id}{END_MARK}{OVER}":
             pass  # the start of the run may be told late
     assert (await waiting).status in {200, 404}
+
+
+async def test_cancel_of_a_run_that_was_handed_back(client, stage) -> None:
+    """It has begun, so its thread is left in the middle; here is no worker to say where."""
+    thread_id = await client.thread()
+    run_id = (await client.run(thread_id))["run_id"]
+    await stage.claim(run_id)
+    await runs.hand_back(stage.database, OWNER, [(UUID(run_id), 1)])
+    answer = await client.ask("POST", f"/threads/{thread_id}/runs/{run_id}/cancel?wait=1")
+    assert (answer.status, answer.json) == (200, {})
+    thread = (await client.get(f"/threads/{thread_id}")).json
+    assert (thread["status"], thread["error"]["error"]) == ("interrupted", "UserInterrupt")
 
 
 async def test_cancel_of_a_pending_run_lets_the_next_one_start(client, stage) -> None:
