@@ -98,6 +98,7 @@ def test_one_data_folder_serves_one_callboard(
         run_callboard("up", "--config", str(project))
 
 
+@pytest.mark.faults
 def test_a_part_that_does_not_stay_up_ends_it_with_a_reason(
     project: Path, tmp_path: Path, run_callboard: Callable[..., Any]
 ) -> None:

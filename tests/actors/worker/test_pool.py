@@ -155,6 +155,7 @@ async def test_native_code_is_stopped_with_its_process_and_its_neighbour_is_hand
     assert isinstance(await neighbour, HandedBack)
 
 
+@pytest.mark.faults
 async def test_a_neighbour_of_a_run_that_will_not_stop_may_end_where_it_is(
     pools, begin, side_effects, tmp_path
 ):
@@ -239,6 +240,7 @@ async def test_a_process_that_ran_enough_is_replaced_and_loses_nothing(pools, be
     assert len({entry["pid"] for entry in side_effects.read()}) >= 3
 
 
+@pytest.mark.faults
 async def test_a_process_that_grew_too_large_is_replaced(pools, begin, side_effects):
     pool = await pools(executor_max_rss_mb=64, retire_timeout_seconds=60)
     _, outcome = await begin(pool, ["sleep", 4], log=side_effects.path)

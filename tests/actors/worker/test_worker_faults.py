@@ -81,6 +81,7 @@ async def test_no_run_ends_in_error_because_of_its_neighbour(
     assert (row["status"], row["crashes"]) == ("success", 1)
 
 
+@pytest.mark.faults
 async def test_a_worker_that_is_killed_takes_its_runs_back_when_it_is_started_again(
     rows, workers, dispatcher, side_effects, tmp_path
 ):
@@ -152,6 +153,7 @@ async def test_a_second_signal_hurries_the_drain(rows, workers, dispatcher, side
     assert await rows.status(run_id) == "pending"
 
 
+@pytest.mark.faults
 async def test_a_frozen_worker_loses_its_run_and_writes_nothing_when_it_thaws(
     rows, workers, dispatcher, side_effects, tmp_path
 ):
