@@ -12,6 +12,7 @@ from gateway.context import Context
 from gateway.errors import ProjectFailed
 from gateway.routing import Call
 from persistence import threads
+from persistence.errors import PersistenceError
 from persistence.threads import ThreadHead, ThreadRow
 
 log = structlog.get_logger()
@@ -66,23 +67,20 @@ async def show_left(context: Context, thread_id: UUID, run_id: UUID) -> None:
 
     If nobody can tell soon the row shows what it did before the run.
     """
-    graph_id = graph_id_of(await threads.head(context.database, thread_id))
-    if graph_id is None:
-        return
-    args = {"thread_id": str(thread_id), "graph_id": graph_id}
     try:
+        graph_id = graph_id_of(await threads.head(context.database, thread_id))
+        args = {"thread_id": str(thread_id), "graph_id": graph_id}
         status, body = await context.dispatcher.inspect("values", args, _LEFT_SECONDS)
-    except InspectorUnavailable:
-        return
-    if status != 200:
-        return
-    state = orjson.loads(body)
-    await threads.show_left(
-        context.database,
-        run_id,
-        values=orjson.dumps(state.get("values")),
-        interrupts=orjson.dumps(state.get("interrupts") or {}),
-    )
+        state = orjson.loads(body) if status == 200 else {}
+        if state.get("values") is not None:
+            await threads.show_left(
+                context.database,
+                run_id,
+                values=orjson.dumps(state["values"]),
+                interrupts=orjson.dumps(state.get("interrupts") or {}),
+            )
+    except (InspectorUnavailable, PersistenceError) as error:  # the run is stopped all the same
+        log.warning("state is not shown", thread_id=str(thread_id), error=str(error))
 
 
 async def tell_followers(call: Call, thread_id: UUID, graph_id: str) -> None:
